@@ -1,0 +1,1 @@
+"""Fenced, conditional commits of records and chunks. The log stores records without reading their meaning."""

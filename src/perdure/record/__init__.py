@@ -1,0 +1,1 @@
+"""The vocabulary: immutable facts, and the neutral parts that messages are made of."""

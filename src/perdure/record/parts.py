@@ -1,0 +1,64 @@
+"""What a message is made of, in no provider's words.
+
+A provider's own JSON is kept beside the parts (`ModelResponded.extra`), opaque, so that a signature or an unknown part goes
+back to the same provider unchanged while every other reader needs only these few shapes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+Digest = str
+"""Lower-case hex SHA-256 of raw bytes: 64 characters."""
+
+
+class Text(Struct, frozen=True, tag="text"):
+    text: str
+
+
+class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
+    text: str
+    signature: str | None = None
+
+
+class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
+    """A request to run a tool. `id` is the provider's; `raw` holds arguments that were not a JSON object."""
+
+    id: str
+    tool: str
+    args: dict[str, Any]
+    raw: str | None = None
+
+
+class Blob(Struct, frozen=True, tag="blob", omit_defaults=True):
+    """Bytes that live in the chunk store, named by their digest."""
+
+    digest: Digest
+    size_bytes: int
+    media_type: str = "application/octet-stream"
+    name: str | None = None
+
+
+Part = Text | Thinking | ToolCall | Blob
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """Tokens of one request. `input` includes the cached ones."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.input + other.input, self.output + other.output, self.cached + other.cached)
+
+    @property
+    def total(self) -> int:
+        return self.input + self.output
+
+
+def text_of(parts: tuple[Part, ...]) -> str:
+    """The text parts, joined."""
+    return "".join(p.text for p in parts if isinstance(p, Text))

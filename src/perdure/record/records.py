@@ -1,0 +1,430 @@
+"""The records: everything a session's log can say.
+
+A record's *body* is one of the structs below, tagged by its kind. A `Draft` is a body on its way into the log; a `Stored` is
+the same with what only the log can give: sequence number, time, epoch, commit. Bodies never change once released: a new
+field gets a default, a new meaning gets a new kind. Fields that nobody reads yet are there from the first day where a later
+reader would miss them in old logs (docs/architecture.md).
+
+Identifiers: a call is `<thread>.<turn>.<index>`, a submission is its request id, an operation of the Space is
+`<log id>:<call>:<attempt>`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from perdure.record.parts import Blob, Digest, Part, Usage
+
+Seq = int
+EffectClass = Literal["none", "workspace", "idempotent", "external"]
+Place = Literal["space", "driver", "remote"]
+Outcome = Literal["ok", "error", "denied", "aborted", "interrupted", "unknown"]
+SubmissionMode = Literal["follow_up", "steer", "note", "reject"]
+FoundBy = Literal["open", "before_call", "audit", "recovery", "person"]
+
+
+class _Body(Struct, frozen=True, omit_defaults=True, tag_field="kind"):
+    pass
+
+
+# ---- shared shapes ---------------------------------------------------------------------------------------------------------
+
+
+class Image(Struct, frozen=True, omit_defaults=True):
+    """A workspace at one instant: roots of its Merkle trees, and the wall clock of the capture.
+
+    `tree` is what equality, restore and rewind concern; `times` are its modification times; `git` is the top-level `.git` of an
+    in-place root, captured and reported beside it.
+    """
+
+    tree: Digest
+    times: Digest
+    clock_ns: int
+    git: Digest | None = None
+
+    def same_files(self, other: Image) -> bool:
+        return self.tree == other.tree
+
+    def same(self, other: Image) -> bool:
+        return (self.tree, self.times, self.git) == (other.tree, other.times, other.git)
+
+
+class Incarnation(Struct, frozen=True):
+    """What identifies a Space's memory: a ledger of another incarnation proves nothing."""
+
+    generation: str
+    boot_id: str
+    ledger_id: str
+
+
+class Init(Struct, frozen=True):
+    """The supervisor as the kernel outside names it. `namespace` is the inode of its PID namespace."""
+
+    pid: int
+    start_time: int
+    namespace: int
+
+
+class Window(Struct, frozen=True, omit_defaults=True):
+    """When a lost call may have acted, in wall-clock nanoseconds. `proven` says that a process saw the end itself."""
+
+    start_ns: int
+    end_ns: int
+    proven: bool = True
+
+
+class Process(Struct, frozen=True, omit_defaults=True):
+    """A process that a command left behind. `pid` as the namespace's inside names it; `ports` are listening TCP ports."""
+
+    pid: int
+    command: str
+    ports: tuple[int, ...] = ()
+    call: str | None = None
+
+
+class Budget(Struct, frozen=True, omit_defaults=True):
+    """Limits; None is no limit. `wall_s` counts from the first turn's start; `failures` are consecutive identical ones."""
+
+    turns: int | None = None
+    tokens: int | None = None
+    wall_s: float | None = None
+    failures: int | None = None
+
+
+class Owner(Struct, frozen=True, omit_defaults=True):
+    """Who drives: enough to find the process on the same kernel, and to name it elsewhere."""
+
+    host: str
+    boot_id: str
+    pid: int
+    start_time: int
+    namespace: int
+    token: str | None = None
+
+
+class Result(Struct, frozen=True, omit_defaults=True):
+    """What the model is shown of a call. Text above 16 KiB lives in `blob`; `output` is the whole output where `text` is a part."""
+
+    text: str = ""
+    blob: Blob | None = None
+    output: Blob | None = None
+
+
+# ---- session ---------------------------------------------------------------------------------------------------------------
+
+
+class SessionCreated(_Body, frozen=True, tag="session_created"):
+    log_id: str
+    agent: str
+    program: str
+    program_version: int
+    model: str
+    space: str = "host"
+    custody: str = "auto"
+    tools: tuple[str, ...] = ()
+    tools_digest: Digest | None = None
+    policy: dict[str, Any] = {}
+    turn_budget: Budget = Budget()
+    session_budget: Budget = Budget()
+    instructions: str = ""
+
+
+class SessionForked(_Body, frozen=True, tag="session_forked"):
+    parent: str
+    at_seq: Seq
+    log_id: str
+
+
+class ThreadOpened(_Body, frozen=True, tag="thread_opened"):
+    name: str
+    parent: str | None = None
+    call: str | None = None
+    mode: str = "conversation"
+
+
+class EpochRaised(_Body, frozen=True, tag="epoch_raised"):
+    owner: Owner
+    engine_token: int | None = None
+
+
+class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
+    model: str | None = None
+    turn_budget: Budget | None = None
+    session_budget: Budget | None = None
+
+
+class NoteAdded(_Body, frozen=True, tag="note_added"):
+    """Something worth telling people, that changes no state: a warning of the driver, an accepted risk."""
+
+    text: str
+    by: str = "driver"
+
+
+class Redacted(_Body, frozen=True, tag="redacted"):
+    seqs: tuple[Seq, ...]
+    by: str = "person"
+
+
+# ---- submissions -----------------------------------------------------------------------------------------------------------
+
+
+class SubmissionAdmitted(_Body, frozen=True, tag="submission_admitted"):
+    submission: str
+    parts: tuple[Part, ...]
+    mode: SubmissionMode = "follow_up"
+    deadline: float | None = None
+
+
+class SubmissionPlaced(_Body, frozen=True, tag="submission_placed"):
+    submission: str
+    as_mode: SubmissionMode = "follow_up"
+
+
+class SubmissionSettled(_Body, frozen=True, tag="submission_settled"):
+    submission: str
+    outcome: Literal["answered", "aborted", "failed", "noted"]
+    reason: str = ""
+    interrupted: tuple[str, ...] = ()
+    advisory: str | None = None
+
+
+class AbortRequested(_Body, frozen=True, tag="abort_requested"):
+    """`submission` None means everything that is unsettled when it is read."""
+
+    submission: str | None = None
+    by: str = "person"
+    reason: str = ""
+
+
+class BudgetExhausted(_Body, frozen=True, tag="budget_exhausted"):
+    submission: str
+    scope: Literal["turn", "session"]
+    limit: Literal["turns", "tokens", "wall_s", "failures", "deadline"]
+    value: float
+
+
+class RecoveryAnswered(_Body, frozen=True, tag="recovery_answered"):
+    """A person's word on a wait: which one, and what to do."""
+
+    wait: str
+    answer: Literal["keep", "restore", "accept", "abandon"]
+
+
+# ---- turns -----------------------------------------------------------------------------------------------------------------
+
+
+class TurnStarted(_Body, frozen=True, tag="turn_started"):
+    turn: int
+    submission: str
+    model: str
+    options: dict[str, Any] = {}
+    context_cut: Seq = 0
+    purpose: Literal["turn", "compact"] = "turn"
+
+
+class ModelAttempted(_Body, frozen=True, tag="model_attempted"):
+    """A request was about to be sent again: the attempt is counted before it can cost anything."""
+
+    turn: int
+    attempt: int
+    partial: str = ""
+
+
+class ModelResponded(_Body, frozen=True, tag="model_responded"):
+    turn: int
+    attempt: int
+    parts: tuple[Part, ...]
+    usage: Usage = Usage()
+    stop: Literal["stop", "tool_calls", "length", "refused", "other"] = "stop"
+    model: str = ""
+    extra: Any = None
+    continued: str = ""
+
+
+class ModelFailed(_Body, frozen=True, tag="model_failed"):
+    turn: int
+    attempt: int
+    failure: Literal["retryable", "overflow", "refused", "permanent", "cut"]
+    message: str
+    status: int | None = None
+    retry_at: float | None = None
+    usage: Usage = Usage()
+
+
+class Compacted(_Body, frozen=True, tag="compacted"):
+    cut: Seq
+    summary: str
+
+
+# ---- calls -----------------------------------------------------------------------------------------------------------------
+
+
+class CallProposed(_Body, frozen=True, tag="call_proposed"):
+    call: str
+    tool: str
+    args: dict[str, Any]
+    turn: int = 0
+    index: int = 0
+    provider_id: str = ""
+    place: Place = "space"
+    origin: Literal["turn", "cell", "workflow", "person"] = "turn"
+    submission: str | None = None
+    problem: str | None = None
+
+
+class CallDecided(_Body, frozen=True, tag="call_decided"):
+    call: str
+    verdict: Literal["allow", "deny"]
+    by: Literal["policy", "hook", "person"] = "policy"
+    args: dict[str, Any] | None = None
+    reason: str = ""
+
+
+class CallStarted(_Body, frozen=True, tag="call_started"):
+    call: str
+    attempt: int
+    key: str
+    effect: EffectClass
+    ledgered: bool = True
+    policy: dict[str, Any] = {}
+    place: Place = "space"
+    base: Image | None = None
+    incarnation: Incarnation | None = None
+    position: int = 0
+    exclude_digest: Digest | None = None
+
+
+class CallFinished(_Body, frozen=True, tag="call_finished"):
+    call: str
+    outcome: Outcome
+    result: Result
+    attempt: int = 0
+    exit_code: int | None = None
+    cause: str = "self"
+    duration_s: float = 0.0
+    image: Image | None = None
+    changed: tuple[str, ...] = ()
+    changed_count: int = 0
+    left: tuple[Process, ...] = ()
+    opaque: tuple[str, ...] = ()
+    position: int = 0
+    seen: dict[str, Digest] = {}
+    requests: tuple[dict[str, Any], ...] = ()
+
+
+class Recovered(_Body, frozen=True, tag="recovered"):
+    """A decision about one call or turn that something cut off, committed before it is carried out."""
+
+    decision: Literal["adopt", "attach", "start", "undo_start", "undo_interrupt", "unknown", "abort", "retry", "continue"]
+    evidence: str
+    call: str | None = None
+    turn: int | None = None
+    attempt: int = 0
+    window: Window | None = None
+    taken_back: tuple[str, ...] = ()
+    taken_back_count: int = 0
+    kept: tuple[str, ...] = ()
+    salvage: Digest | None = None
+    detail: str = ""
+
+
+# ---- workspace -------------------------------------------------------------------------------------------------------------
+
+
+class WorkspaceChanged(_Body, frozen=True, tag="workspace_changed"):
+    image: Image
+    paths: tuple[str, ...] = ()
+    path_count: int = 0
+    found_by: FoundBy = "before_call"
+    call: str | None = None
+    opaque: tuple[str, ...] = ()
+
+
+class SpaceOpened(_Body, frozen=True, tag="space_opened"):
+    incarnation: Incarnation
+    instance: int
+    init: Init
+    custody: Literal["pidns", "unproven"]
+    hermetic: bool = False
+    own_workspace: bool = False
+    self_test: dict[str, bool] = {}
+    mounts_left_out: tuple[str, ...] = ()
+
+
+class SpaceLost(_Body, frozen=True, tag="space_lost"):
+    incarnation: Incarnation
+    instance: int
+    reason: str
+    dead_at_ns: int | None = None
+
+
+class SpaceRestored(_Body, frozen=True, tag="space_restored"):
+    call: str | None
+    from_image: Image
+    to_image: Image
+    window: Window | None = None
+    taken_back: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    salvage: Digest | None = None
+    processes_killed: int = 0
+
+
+class Synced(_Body, frozen=True, tag="synced"):
+    image: Image
+
+
+Body = (
+    SessionCreated
+    | SessionForked
+    | ThreadOpened
+    | EpochRaised
+    | SettingsChanged
+    | NoteAdded
+    | Redacted
+    | SubmissionAdmitted
+    | SubmissionPlaced
+    | SubmissionSettled
+    | AbortRequested
+    | BudgetExhausted
+    | RecoveryAnswered
+    | TurnStarted
+    | ModelAttempted
+    | ModelResponded
+    | ModelFailed
+    | Compacted
+    | CallProposed
+    | CallDecided
+    | CallStarted
+    | CallFinished
+    | Recovered
+    | WorkspaceChanged
+    | SpaceOpened
+    | SpaceLost
+    | SpaceRestored
+    | Synced
+)
+
+
+class Draft(Struct, frozen=True, omit_defaults=True):
+    """A record on its way into the log. A negative `cause` counts back within the same commit: -1 is the record before."""
+
+    body: Body
+    thread: str | None = None
+    cause: Seq | None = None
+    trace: str | None = None
+
+
+class Stored(Struct, frozen=True):
+    """A record as the log holds it. `at` is wall-clock seconds; never compared across hosts."""
+
+    seq: Seq
+    at: float
+    epoch: int
+    commit: str
+    body: Body
+    thread: str | None = None
+    cause: Seq | None = None
+    trace: str | None = None
+    v: int = 1
