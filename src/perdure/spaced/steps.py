@@ -1,0 +1,55 @@
+"""Named instants, so that a test can stop a process at every one of them.
+
+`step(name)` costs one comparison where nobody listens. With `PERDURE_STEPS=<role>:<n>:<action>:<file>` in the environment, a process of that role
+appends `<role> <n> <name>` to the file at each step, and at its n-th (from 1) does the action once: `kill` (SIGKILL; PID 1 of a
+namespace can't be killed from inside and leaves by `_exit`, which is as sudden), `stop` (SIGSTOP) or `trace` (nothing).
+The file `<file>.fired` marks that the action was taken, so that a successor process lives on.
+"""
+
+import os
+import signal
+from typing import Callable, Optional
+
+ENVIRONMENT = "PERDURE_STEPS"
+_hook: Optional[Callable[[str], None]] = None
+
+
+def step(name: str) -> None:
+    if _hook is not None:
+        _hook(name)
+
+
+def listen(role: str) -> None:
+    """Called once by a process that plays `role` (`driver` or `spaced`)."""
+    global _hook
+    setting = os.environ.get(ENVIRONMENT)
+    if not setting:
+        return
+    wanted, at, action, path = setting.split(":", 3)
+    count = 0
+
+    def hook(name: str) -> None:
+        nonlocal count
+        count += 1
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(fd, ("%s %d %s\n" % (role, count, name)).encode())
+        finally:
+            os.close(fd)
+        if role == wanted and count == int(at) and action != "trace":
+            _fire(path + ".fired", action)
+
+    _hook = hook
+
+
+def _fire(marker: str, action: str) -> None:
+    try:
+        os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return
+    if action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif os.getpid() == 1:
+        os._exit(137)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
