@@ -1,4 +1,4 @@
-"""The records: everything a session's log can say.
+"""The records: everything a session's log can say. One long module: a reader of logs wants the whole vocabulary on one page.
 
 A record's *body* is one of the structs below, tagged by its kind. A `Draft` is a body on its way into the log; a `Stored` is
 the same with what only the log can give: sequence number, time, epoch, commit. Bodies never change once released: a new
