@@ -149,10 +149,19 @@ class EpochRaised(_Body, frozen=True, tag="epoch_raised"):
     engine_token: int | None = None
 
 
+class EpochReleased(_Body, frozen=True, tag="epoch_released"):
+    """The driver let go on purpose: the epoch did not end in a crash. `reason` is what the session now waits for, if anything."""
+
+    reason: str = ""
+
+
 class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
+    """`instructions` are what the workspace's AGENTS.md said when the session began; None leaves a setting as it is."""
+
     model: str | None = None
     turn_budget: Budget | None = None
     session_budget: Budget | None = None
+    instructions: str | None = None
 
 
 class NoteAdded(_Body, frozen=True, tag="note_added"):
@@ -224,14 +233,6 @@ class TurnStarted(_Body, frozen=True, tag="turn_started"):
     purpose: Literal["turn", "compact"] = "turn"
 
 
-class ModelAttempted(_Body, frozen=True, tag="model_attempted"):
-    """A request was about to be sent again: the attempt is counted before it can cost anything."""
-
-    turn: int
-    attempt: int
-    partial: str = ""
-
-
 class ModelResponded(_Body, frozen=True, tag="model_responded"):
     turn: int
     attempt: int
@@ -240,16 +241,18 @@ class ModelResponded(_Body, frozen=True, tag="model_responded"):
     stop: Literal["stop", "tool_calls", "length", "refused", "other"] = "stop"
     model: str = ""
     extra: Any = None
-    continued: str = ""
 
 
 class ModelFailed(_Body, frozen=True, tag="model_failed"):
+    """`partial` is the text that had been shown: the next attempt continues it."""
+
     turn: int
     attempt: int
     failure: Literal["retryable", "overflow", "refused", "permanent", "cut"]
     message: str
     status: int | None = None
     retry_at: float | None = None
+    partial: str = ""
     usage: Usage = Usage()
 
 
@@ -327,6 +330,7 @@ class Recovered(_Body, frozen=True, tag="recovered"):
     taken_back_count: int = 0
     kept: tuple[str, ...] = ()
     salvage: Digest | None = None
+    partial: str = ""
     detail: str = ""
 
 
@@ -380,6 +384,7 @@ Body = (
     | SessionForked
     | ThreadOpened
     | EpochRaised
+    | EpochReleased
     | SettingsChanged
     | NoteAdded
     | Redacted
@@ -390,7 +395,6 @@ Body = (
     | BudgetExhausted
     | RecoveryAnswered
     | TurnStarted
-    | ModelAttempted
     | ModelResponded
     | ModelFailed
     | Compacted

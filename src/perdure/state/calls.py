@@ -1,0 +1,80 @@
+"""Calls that have no result yet, from proposal to finish."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.record import records as r
+
+
+class Call(Struct, frozen=True):
+    """`started` is its newest attempt while that one is open; `attempts` counts all; `undone` those that recovery took back.
+
+    `recovered` is the newest decision about the open attempt, committed but perhaps not carried out.
+    """
+
+    id: str
+    seq: r.Seq
+    thread: str
+    tool: str
+    args: dict[str, Any]
+    turn: int
+    index: int
+    provider_id: str
+    place: r.Place
+    submission: str | None
+    problem: str | None = None
+    verdict: r.CallDecided | None = None
+    started: r.CallStarted | None = None
+    started_at: float = 0.0
+    attempts: int = 0
+    undone: int = 0
+    recovered: r.Recovered | None = None
+
+
+Calls = dict[str, Call]
+
+
+def reduce(calls: Calls, stored: r.Stored) -> Calls:
+    match stored.body:
+        case r.CallProposed() as body:
+            new = Call(
+                id=body.call,
+                seq=stored.seq,
+                thread=stored.thread or "main",
+                tool=body.tool,
+                args=body.args,
+                turn=body.turn,
+                index=body.index,
+                provider_id=body.provider_id,
+                place=body.place,
+                submission=body.submission,
+                problem=body.problem,
+            )
+            return {**calls, body.call: new}
+        case r.CallDecided(call=id, args=args) as body if id in calls:
+            call = calls[id]
+            return {**calls, id: replace(call, verdict=body, args=call.args if args is None else args)}
+        case r.CallStarted(call=id, attempt=attempt) as body if id in calls:
+            return {**calls, id: replace(calls[id], started=body, started_at=stored.at, attempts=attempt, recovered=None)}
+        case r.Recovered(call=str(id)) as body if id in calls:
+            return {**calls, id: _recovered(calls[id], body)}
+        case r.SpaceRestored(call=str(id)) if id in calls:
+            call = calls[id]
+            if call.recovered is not None and call.recovered.decision == "undo_start":
+                return {**calls, id: replace(call, started=None, recovered=None, undone=call.undone + 1)}
+            return calls
+        case r.CallFinished(call=id):
+            return {key: call for key, call in calls.items() if key != id}
+        case _:
+            return calls
+
+
+def _recovered(call: Call, body: r.Recovered) -> Call:
+    """`start` opens the way for the next attempt at once; an undo only once it was carried out."""
+    if body.decision == "start":
+        return replace(call, started=None, recovered=None)
+    return replace(call, recovered=body)

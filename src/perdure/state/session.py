@@ -1,0 +1,58 @@
+"""The session itself: what it was created as, what holds now, and how its drivers fare."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.record import records as r
+
+
+class Session(Struct, frozen=True):
+    """`crashes` counts epochs in a row that ended neither in progress nor in a release."""
+
+    created: r.SessionCreated | None = None
+    log_id: str = ""
+    model: str = ""
+    instructions: str | None = None
+    turn_budget: r.Budget = r.Budget()
+    session_budget: r.Budget = r.Budget()
+    epoch: int = 0
+    owner: r.Owner | None = None
+    crashes: int = 0
+    driving: bool = False
+    answers: tuple[r.RecoveryAnswered, ...] = ()
+
+
+def reduce(session: Session, stored: r.Stored) -> Session:
+    match stored.body:
+        case r.SessionCreated() as body:
+            return replace(
+                session,
+                created=body,
+                log_id=body.log_id,
+                model=body.model,
+                turn_budget=body.turn_budget,
+                session_budget=body.session_budget,
+            )
+        case r.SessionForked(log_id=log_id):
+            return replace(session, log_id=log_id, driving=False, crashes=0)
+        case r.SettingsChanged() as body:
+            return replace(
+                session,
+                model=body.model or session.model,
+                instructions=session.instructions if body.instructions is None else body.instructions,
+                turn_budget=body.turn_budget or session.turn_budget,
+                session_budget=body.session_budget or session.session_budget,
+            )
+        case r.EpochRaised(owner=owner):
+            crashed = session.crashes + 1 if session.driving else session.crashes
+            return replace(session, epoch=stored.epoch, owner=owner, driving=True, crashes=crashed)
+        case r.EpochReleased():
+            return replace(session, driving=False, crashes=0)
+        case r.RecoveryAnswered() as body:
+            return replace(session, answers=(*session.answers, body))
+        case r.ModelResponded() | r.CallFinished() | r.SubmissionSettled():
+            return replace(session, crashes=0, answers=()) if session.crashes or session.answers else session
+        case _:
+            return session

@@ -1,0 +1,50 @@
+"""A session's whole state, and the one fold that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from perdure.record import records as r
+from perdure.state import calls, session, submissions, threads, usage, workspace
+
+
+class State(Struct, frozen=True):
+    """`seq` is the newest record in it. Every part is immutable: an older state stays valid."""
+
+    seq: r.Seq = 0
+    session: session.Session = session.Session()
+    submissions: submissions.Submissions = {}
+    threads: threads.Threads = field(default_factory=dict)
+    calls: calls.Calls = {}
+    workspace: workspace.Workspace = workspace.Workspace()
+    usage: usage.Usage = usage.Usage()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a submission waits for an answer."""
+        return any(s.mode != "note" for s in self.submissions.values())
+
+
+def fold(state: State, stored: r.Stored) -> State:
+    """The state after one more record. Pure."""
+    assert stored.seq == state.seq + 1, f"record {stored.seq} does not follow {state.seq}"
+    thread = state.threads.get(stored.thread or "main")
+    inputs = {id: s.parts for id, s in state.submissions.items()}
+    return State(
+        stored.seq,
+        session.reduce(state.session, stored),
+        submissions.reduce(state.submissions, stored),
+        threads.reduce(state.threads, stored, state.calls, inputs),
+        calls.reduce(state.calls, stored),
+        workspace.reduce(state.workspace, stored),
+        usage.reduce(state.usage, stored, state.calls, thread.active if thread else None),
+    )
+
+
+def fold_all(records: Iterable[r.Stored], state: State | None = None) -> State:
+    state = state or State()
+    for stored in records:
+        state = fold(state, stored)
+    return state

@@ -1,0 +1,207 @@
+"""The conversations: each thread's transcript, and the turn it is in.
+
+A transcript holds what a model is shown, in the order in which it is shown: the results of a round follow their response in the model's order,
+however they finished, and what people said or changed meanwhile comes after the round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from perdure.record import records as r
+from perdure.record.parts import Blob, Part, Text, ToolCall, text_of
+from perdure.state.calls import Calls
+from perdure.state.trail import Trail
+
+
+class Said(Struct, frozen=True, tag="said"):
+    """A person's input; `note` marks what the runtime says in a person's place."""
+
+    parts: tuple[Part, ...]
+    note: bool = False
+
+
+class Answered(Struct, frozen=True, tag="answered"):
+    parts: tuple[Part, ...]
+    model: str = ""
+    extra: Any = None
+    interrupted: bool = False
+
+
+class Returned(Struct, frozen=True, tag="returned"):
+    """One call's result as the model sees it."""
+
+    call: str
+    provider_id: str
+    tool: str
+    text: str
+    outcome: r.Outcome
+    blob: Blob | None = None
+
+
+Entry = Said | Answered | Returned
+
+
+class Turn(Struct, frozen=True):
+    """One model response in the making, and its round. `attempts` counts requests; `failures` those the provider failed.
+
+    `partial` is text of cut-off attempts, continued `continued` times. `results` are those of the round's finished calls.
+    """
+
+    n: int
+    submission: str
+    model: str
+    started_seq: r.Seq
+    started_at: float
+    attempts: int = 1
+    failures: int = 0
+    failed: r.ModelFailed | None = None
+    partial: str = ""
+    continued: int = 0
+    responded: bool = False
+    stop: str = ""
+    calls: tuple[str, ...] = ()
+    results: dict[str, Returned] = {}
+
+
+class Thread(Struct, frozen=True):
+    """`active` is the placed submission that is being worked on. `waiting_notes` come after the running round."""
+
+    name: str
+    parent: str | None = None
+    call: str | None = None
+    opened: bool = False
+    entries: Trail[Entry] = field(default_factory=Trail)
+    waiting_notes: tuple[Said, ...] = ()
+    responses: int = 0
+    turns: int = 0
+    active: str | None = None
+    turn: Turn | None = None
+    answer: str = ""
+
+
+Threads = dict[str, Thread]
+
+
+def reduce(threads: Threads, stored: r.Stored, calls: Calls, inputs: dict[str, tuple[Part, ...]]) -> Threads:
+    """`calls` and `inputs` (parts by submission) are as before this record."""
+    name = stored.thread or "main"
+    thread = threads.get(name) or Thread(name)
+    match stored.body:
+        case r.ThreadOpened() as body:
+            new = Thread(body.name, body.parent, body.call, opened=True)
+            return {**threads, body.name: replace(threads.get(body.name, new), opened=True, parent=body.parent, call=body.call)}
+        case r.SubmissionAdmitted():
+            return threads if name in threads else {**threads, name: thread}
+        case r.WorkspaceChanged(found_by=by, paths=paths, path_count=count) if by != "open" and count:
+            note = Said((Text(_changed_note(paths, count)),), note=True)
+            return {key: _note(t, note) for key, t in threads.items()}
+        case _:
+            changed = _reduce(thread, stored, calls, inputs)
+            return threads if changed is thread else {**threads, name: changed}
+
+
+def _reduce(thread: Thread, stored: r.Stored, calls: Calls, inputs: dict[str, tuple[Part, ...]]) -> Thread:
+    match stored.body:
+        case r.SubmissionPlaced(submission=id, as_mode=mode):
+            said = Said(inputs.get(id, ()))
+            entries = thread.entries.add(*thread.waiting_notes, said)
+            active = thread.active if mode in ("steer", "note") else id
+            return replace(thread, entries=entries, waiting_notes=(), active=active)
+        case r.TurnStarted() as body:
+            turn = Turn(body.turn, body.submission, body.model, stored.seq, stored.at)
+            entries = thread.entries.add(*thread.waiting_notes)
+            return replace(thread, turn=turn, turns=body.turn, entries=entries, waiting_notes=())
+        case r.ModelFailed() as body if thread.turn:
+            return replace(thread, turn=_failed(thread.turn, body))
+        case r.Recovered(turn=int()) as body if thread.turn:
+            return replace(thread, turn=_cut_off(thread.turn, body))
+        case r.ModelResponded() as body if thread.turn:
+            return _responded(thread, body)
+        case r.CallProposed(call=id) if thread.turn:
+            return replace(thread, turn=replace(thread.turn, calls=(*thread.turn.calls, id)))
+        case r.CallFinished(call=id) as body if thread.turn and id in thread.turn.calls:
+            return _finished(thread, thread.turn, body, calls)
+        case r.SubmissionSettled() as body:
+            return _settled(thread, body)
+        case _:
+            return thread
+
+
+def _note(thread: Thread, note: Said) -> Thread:
+    return replace(thread, waiting_notes=(*thread.waiting_notes, note))
+
+
+def _changed_note(paths: tuple[str, ...], count: int) -> str:
+    shown = "\n".join(f"  {p}" for p in paths[:50])
+    more = f"\n  … and {count - 50} more" if count > 50 else ""
+    return (
+        "[perdure] These paths in the workspace were changed by someone else, not by your calls. "
+        f"Read them again before you rely on them:\n{shown}{more}"
+    )
+
+
+def _failed(turn: Turn, body: r.ModelFailed) -> Turn:
+    continued = turn.continued + 1 if body.partial else turn.continued
+    return replace(
+        turn,
+        attempts=turn.attempts + 1,
+        failures=turn.failures + 1,
+        failed=body,
+        partial=turn.partial + body.partial,
+        continued=continued,
+    )
+
+
+def _cut_off(turn: Turn, body: r.Recovered) -> Turn:
+    continued = turn.continued + 1 if body.decision == "continue" else turn.continued
+    return replace(turn, attempts=turn.attempts + 1, partial=turn.partial + body.partial, continued=continued, failed=None)
+
+
+def _responded(thread: Thread, body: r.ModelResponded) -> Thread:
+    assert thread.turn is not None
+    parts, extra = body.parts, body.extra
+    if thread.turn.partial:
+        parts, extra = _joined(thread.turn.partial, parts), None
+    entry = Answered(parts, body.model, extra)
+    turn = replace(thread.turn, responded=True, partial="", failed=None, stop=body.stop)
+    answer = text_of(parts)
+    return replace(thread, entries=thread.entries.add(entry), turn=turn, responses=thread.responses + 1, answer=answer)
+
+
+def _joined(partial: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The continued text as one part, as if it had never been cut."""
+    for i, part in enumerate(parts):
+        if isinstance(part, Text):
+            return (*parts[:i], Text(partial + part.text), *parts[i + 1 :])
+    return (Text(partial), *parts)
+
+
+def _finished(thread: Thread, turn: Turn, body: r.CallFinished, calls: Calls) -> Thread:
+    call = calls[body.call]
+    returned = Returned(call.id, call.provider_id, call.tool, body.result.text, body.outcome, body.result.blob)
+    results = {**turn.results, call.id: returned}
+    if len(results) < len(turn.calls):
+        return replace(thread, turn=replace(turn, results=results))
+    sealed = [results[id] for id in turn.calls]
+    entries = thread.entries.add(*sealed, *thread.waiting_notes)
+    return replace(thread, turn=replace(turn, results=results), entries=entries, waiting_notes=())
+
+
+def _settled(thread: Thread, body: r.SubmissionSettled) -> Thread:
+    entries = thread.entries
+    if thread.active != body.submission:
+        return thread
+    if thread.turn and thread.turn.partial and not thread.turn.responded:
+        entries = entries.add(Answered((Text(thread.turn.partial),), thread.turn.model, interrupted=True))
+    notes = thread.waiting_notes
+    if body.advisory:
+        notes = (*notes, Said((Text(body.advisory),), note=True))
+    return replace(thread, entries=entries, waiting_notes=notes, active=None, turn=None)
+
+
+def tool_calls(parts: tuple[Part, ...]) -> tuple[ToolCall, ...]:
+    return tuple(p for p in parts if isinstance(p, ToolCall))

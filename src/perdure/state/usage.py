@@ -1,0 +1,82 @@
+"""What has been spent, from the log alone: a restart resets nothing."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.record import records as r
+from perdure.record.parts import Usage as Tokens
+from perdure.state.calls import Calls
+
+
+class Spent(Struct, frozen=True):
+    """Of one scope. `since` is the wall clock of its first turn."""
+
+    turns: int = 0
+    tokens: Tokens = Tokens()
+    since: float | None = None
+
+
+class Usage(Struct, frozen=True):
+    """`failing` is what failed last, `failures` how often in a row it did exactly so.
+
+    `losses` counts, per tool and arguments, how often running them took the Space down, within the active submissions.
+    """
+
+    session: Spent = Spent()
+    submissions: dict[str, Spent] = {}
+    failing: str = ""
+    failures: int = 0
+    losses: dict[str, int] = {}
+
+
+def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: str | None) -> Usage:
+    """`active` is the submission that the record's thread works on."""
+    match stored.body:
+        case r.TurnStarted(submission=id):
+            own = usage.submissions.get(id, Spent())
+            return replace(
+                usage, session=_turn(usage.session, stored.at), submissions={**usage.submissions, id: _turn(own, stored.at)}
+            )
+        case r.ModelResponded(usage=tokens) | r.ModelFailed(usage=tokens):
+            changed = _spend(usage, tokens, active)
+            if isinstance(stored.body, r.ModelFailed):
+                return _fail(changed, f"model: {stored.body.message}")
+            return changed
+        case r.CallFinished(call=id, outcome=outcome, result=result) if id in calls:
+            if outcome == "ok":
+                return replace(usage, failing="", failures=0) if usage.failures else usage
+            return _fail(usage, f"{signature(calls[id].tool, calls[id].args)}: {outcome}: {result.text[:500]}")
+        case r.SpaceLost():
+            running = [signature(c.tool, c.args) for c in calls.values() if c.started and c.started.effect != "none"]
+            losses = {**usage.losses, **{s: usage.losses.get(s, 0) + 1 for s in running}}
+            return replace(usage, losses=losses)
+        case r.SubmissionSettled(submission=id):
+            rest = {key: spent for key, spent in usage.submissions.items() if key != id}
+            return replace(usage, submissions=rest, losses={}, failing="", failures=0)
+        case _:
+            return usage
+
+
+def signature(tool: str, args: dict[str, object]) -> str:
+    return f"{tool} {sorted(args.items())!r}"
+
+
+def _turn(spent: Spent, at: float) -> Spent:
+    return replace(spent, turns=spent.turns + 1, since=at if spent.since is None else spent.since)
+
+
+def _spend(usage: Usage, tokens: Tokens, active: str | None) -> Usage:
+    if tokens == Tokens():
+        return usage
+    session = replace(usage.session, tokens=usage.session.tokens + tokens)
+    submissions = usage.submissions
+    if active in submissions:
+        own = submissions[active]
+        submissions = {**submissions, active: replace(own, tokens=own.tokens + tokens)}
+    return replace(usage, session=session, submissions=submissions)
+
+
+def _fail(usage: Usage, failing: str) -> Usage:
+    return replace(usage, failing=failing, failures=usage.failures + 1 if failing == usage.failing else 1)

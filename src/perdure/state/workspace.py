@@ -1,0 +1,61 @@
+"""The workspace as the log has it: its newest image, where it is kept, and what the model last saw of it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.record import records as r
+from perdure.record.parts import Digest
+
+
+class Workspace(Struct, frozen=True):
+    """`first` is the image the session began with. `position` is the greatest ledger position the log has seen.
+
+    `seen` maps paths to the SHA-256 of the content that the model last read or wrote. `left` are background processes.
+    """
+
+    image: r.Image | None = None
+    image_seq: r.Seq = 0
+    first: r.Image | None = None
+    synced: r.Image | None = None
+    space: r.SpaceOpened | None = None
+    lost: r.SpaceLost | None = None
+    position: int = 0
+    seen: dict[str, Digest] = {}
+    left: tuple[r.Process, ...] = ()
+    opaque: tuple[str, ...] = ()
+
+
+def reduce(workspace: Workspace, stored: r.Stored) -> Workspace:
+    match stored.body:
+        case r.SpaceOpened(incarnation=incarnation) as body:
+            same = workspace.space is not None and workspace.space.incarnation == incarnation
+            return replace(
+                workspace, space=body, lost=None, position=workspace.position if same else 0, left=workspace.left if same else ()
+            )
+        case r.SpaceLost() as body:
+            return replace(workspace, lost=body, left=())
+        case r.WorkspaceChanged(image=image, opaque=opaque):
+            first = workspace.first or image
+            return replace(workspace, image=image, image_seq=stored.seq, first=first, opaque=opaque)
+        case r.SpaceRestored(to_image=image):
+            return replace(workspace, image=image, image_seq=stored.seq, left=())
+        case r.Synced(image=image):
+            return replace(workspace, synced=image)
+        case r.CallStarted(position=position):
+            return replace(workspace, position=max(position, workspace.position))
+        case r.CallFinished() as body:
+            return _finished(workspace, stored.seq, body)
+        case _:
+            return workspace
+
+
+def _finished(workspace: Workspace, seq: r.Seq, body: r.CallFinished) -> Workspace:
+    seen = {**workspace.seen, **body.seen} if body.seen else workspace.seen
+    position = max(body.position, workspace.position)
+    if body.image is None:
+        return replace(workspace, seen=seen, position=position)
+    return replace(
+        workspace, image=body.image, image_seq=seq, seen=seen, position=position, left=body.left, opaque=body.opaque
+    )
