@@ -38,6 +38,9 @@ class ToolMessage(Struct, frozen=True, tag="tool", omit_defaults=True):
     ok: bool = True
     blob: Blob | None = None
 
+    def whole_text(self, blobs: Mapping[Digest, bytes]) -> str:
+        return self.text if self.blob is None else blobs[self.blob.digest].decode(errors="replace")
+
 
 Message = UserMessage | AssistantMessage | ToolMessage
 
@@ -69,7 +72,7 @@ class Request(Struct, frozen=True):
 
 
 class Delta(Struct, frozen=True):
-    """A piece of the answer as it arrives."""
+    """A piece of the answer as it arrives. In `call`, a tool's name and a space open each call; its arguments as JSON follow."""
 
     text: str
     channel: Literal["text", "thinking", "call"] = "text"
