@@ -1,0 +1,70 @@
+"""Which file systems a log may lie on.
+
+WAL needs memory shared between processes and locks of one kernel; on a network or FUSE file system both can be absent without an error,
+and two processes then overwrite each other's commits (https://sqlite.org/wal.html, "all processes must be on the same host").
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from perdure.record.errors import UsageError
+
+_NETWORK = "9p afs beegfs ceph cifs coda gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 orangefs panfs smb3 smbfs afpfs webdav"
+_FUSE = "fuse fuseblk macfuse osxfuse virtiofs vboxsf vmhgfs prl_fs"
+REFUSED = frozenset(f"{_NETWORK} {_FUSE}".split())
+
+
+def refuse_shared(path: Path) -> None:
+    """UsageError if the existing `path` lies on a network or FUSE file system."""
+    kind = kind_of(path)
+    if kind in REFUSED or kind.startswith("fuse."):
+        raise UsageError(
+            f"{path} lies on a {kind} file system, where SQLite's locks and shared memory can't be trusted; "
+            "choose a folder on a local disk (PERDURE_HOME)"
+        )
+
+
+def kind_of(path: Path) -> str:
+    """The kernel's name of the file system that holds `path`; empty where it can't be told."""
+    if sys.platform == "linux":
+        return _deepest(path, _linux_mounts(Path("/proc/self/mountinfo").read_text(errors="surrogateescape")))
+    if sys.platform == "darwin":
+        listing = subprocess.run(["/sbin/mount"], capture_output=True, text=True, check=True, timeout=10).stdout
+        return _deepest(path, _darwin_mounts(listing))
+    return ""
+
+
+def _deepest(path: Path, mounts: list[tuple[str, str]]) -> str:
+    """The kind of the last mounted of the longest mount points above `path`."""
+    real = os.path.realpath(path)
+    best, kind = "", ""
+    for point, this in mounts:
+        inside = point == "/" or real == point or real.startswith(point + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, this
+    return kind
+
+
+def _linux_mounts(mountinfo: str) -> list[tuple[str, str]]:
+    """(mount point, type) of each line; proc_pid_mountinfo(5): the type follows the separator `-`, spaces are octal escapes."""
+    mounts = []
+    for line in mountinfo.splitlines():
+        fields = line.split(" ")
+        point = fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+        mounts.append((point, fields[fields.index("-") + 1]))
+    return mounts
+
+
+def _darwin_mounts(listing: str) -> list[tuple[str, str]]:
+    """Lines such as `/dev/disk3s5 on /System/Volumes/Data (apfs, local, journaled)`."""
+    mounts = []
+    for line in listing.splitlines():
+        source, _, rest = line.partition(" on ")
+        point, _, options = rest.rpartition(" (")
+        if source and point:
+            mounts.append((point, options.partition(",")[0].rstrip(")")))
+    return mounts
