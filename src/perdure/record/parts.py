@@ -62,3 +62,8 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 def text_of(parts: tuple[Part, ...]) -> str:
     """The text parts, joined."""
     return "".join(p.text for p in parts if isinstance(p, Text))
+
+
+def printable(text: str) -> str:
+    """The text as any JSON can hold it: bytes of a name that are not UTF-8 become visible escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

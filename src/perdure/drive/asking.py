@@ -1,0 +1,191 @@
+"""Asking the model: one attempt at a turn's request, streamed, and what its end means.
+
+Text is stored before it is shown (`LiveText`), so after any crash the next attempt knows what people have already read and goes on from there. A
+failure is a fact with the time of the next try; attempts are counted in the log, so no restart resets them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from perdure.drive.events import Emit, TextShown
+from perdure.drive.interrupt import Stopped, either, watch
+from perdure.drive.journal import Journal
+from perdure.log.live import LiveText
+from perdure.model.stream import Delta, Final, Model, ModelError, Overflow, Refused, Retryable
+from perdure.program import context
+from perdure.program.conversation import MODEL_TRIES, deadline_of
+from perdure.program.tools import ToolSet
+from perdure.record import records as r
+from perdure.record.parts import Digest, ToolCall
+from perdure.record.records import Draft
+from perdure.spaced.steps import step
+from perdure.state.threads import Thread, Turn, tool_calls
+
+REQUEST_S = 1800.0
+RETRY_BASE_S = 2.0
+RETRY_CAP_S = 60.0
+MAX_CONTINUATIONS = 3
+
+
+class Asking:
+    def __init__(
+        self,
+        journal: Journal,
+        live: LiveText,
+        tools: ToolSet,
+        models: Callable[[str], Model],
+        *,
+        system: Callable[[], str],
+        emit: Emit,
+    ) -> None:
+        self._journal = journal
+        self._live = live
+        self._tools = tools
+        self._models = models
+        self._system = system
+        self._emit = emit
+        self._blobs: dict[Digest, bytes] = {}
+
+    async def ask(self, thread_name: str) -> None:
+        """One attempt; its facts are pending when this returns."""
+        await self._journal.flush()
+        state = self._journal.state
+        thread = state.threads[thread_name]
+        turn = thread.turn
+        assert turn is not None
+        submission = state.submissions[turn.submission]
+        stop = watch(
+            self._journal.store,
+            self._journal.grant.session,
+            submission=submission.id,
+            after=state.seq,
+            deadline=deadline_of(state, submission),
+        )
+        step("ask.before")
+        try:
+            answer = await either(self._stream(thread, turn), stop)
+        except ModelError as error:
+            step("ask.failed")
+            await self._failed(thread, turn, error)
+            return
+        step("ask.after")
+        if isinstance(answer, Stopped):
+            await self._cut(thread, turn, answer.reason)
+        elif not answer.parts and answer.stop == "stop":
+            await self._failed(thread, turn, Retryable("the model's reply was blank"))
+        else:
+            self._responded(thread, turn, answer)
+
+    async def _stream(self, thread: Thread, turn: Turn) -> Final:
+        model = self._models(turn.model)
+        request = model.prepare(
+            context.build(
+                self._journal.state,
+                thread.name,
+                system=self._system(),
+                tools=self._tools.specs,
+                blobs=await self._needed(thread),
+                options={"attempt": turn.attempts},
+            )
+        )
+        writer = self._live.writer(self._journal.grant.session, thread.name, turn.n, turn.attempts)
+        final: Final | None = None
+        async with model.stream(request, REQUEST_S) as stream:
+            async for piece in stream:
+                if isinstance(piece, Final):
+                    final = piece
+                    continue
+                self._show(thread, turn, await writer.add(piece.text, piece.channel))
+        self._show(thread, turn, await writer.flush())
+        if final is None:
+            raise Retryable("the answer ended without an end")
+        return final
+
+    def _show(self, thread: Thread, turn: Turn, pieces: list[Delta]) -> None:
+        for piece in pieces:
+            step("shown")
+            self._emit(TextShown(thread.name, turn.n, piece.text, piece.channel))
+
+    async def _needed(self, thread: Thread) -> Mapping[Digest, bytes]:
+        missing = context.blobs_needed(thread) - self._blobs.keys()
+        if missing:
+            self._blobs.update(await self._journal.store.blobs.get(missing))
+        return self._blobs
+
+    # ---- what it ended with ------------------------------------------------------------------------------------------------
+
+    def _responded(self, thread: Thread, turn: Turn, final: Final) -> None:
+        fact = self._journal.fact
+        body = r.ModelResponded(turn.n, turn.attempts, final.parts, final.usage, final.stop, turn.model, final.extra)
+        fact(Draft(body, thread.name, turn.started_seq))
+        for index, call in enumerate(tool_calls(final.parts)):
+            fact(Draft(self._proposed(thread, turn, index, call), thread.name, -1 - index))
+
+    def _proposed(self, thread: Thread, turn: Turn, index: int, call: ToolCall) -> r.CallProposed:
+        tool = self._tools.get(call.tool)
+        return r.CallProposed(
+            f"{thread.name}.{turn.n}.{index}",
+            call.tool,
+            call.args,
+            turn.n,
+            index,
+            call.id,
+            tool.place if tool else "driver",
+            submission=turn.submission,
+            problem=tool.problem(call.args, call.raw) if tool else None,
+        )
+
+    async def _failed(self, thread: Thread, turn: Turn, error: ModelError) -> None:
+        partial = await self.partial(thread, turn)
+        retry_at = None
+        if isinstance(error, Retryable) and turn.failures + 1 < MODEL_TRIES:
+            retry_at = time.time() + _pause_s(turn.failures, error.after_s)
+        body = r.ModelFailed(
+            turn.n, turn.attempts, _failure(error), str(error), error.status, retry_at, partial if retry_at is not None else ""
+        )
+        self._journal.fact(Draft(body, thread.name, turn.started_seq))
+
+    async def _cut(self, thread: Thread, turn: Turn, reason: str) -> None:
+        """Aborted, or out of time: what people have read stays in the transcript."""
+        partial = await self.partial(thread, turn)
+        self._journal.fact(Draft(r.ModelFailed(turn.n, turn.attempts, "cut", reason, partial=partial), thread.name, turn.started_seq))
+
+    async def partial(self, thread: Thread, turn: Turn) -> str:
+        """Text of the turn's newest attempt that may be continued: not blank, and without a call begun."""
+        if turn.continued >= MAX_CONTINUATIONS:
+            return ""
+        pieces = await self._live.read(self._journal.grant.session, thread.name, turn.n, turn.attempts)
+        if any(piece.channel == "call" for piece in pieces):
+            return ""
+        text = "".join(piece.text for piece in pieces if piece.channel == "text")
+        return text if text.strip() else ""
+
+    async def recover(self) -> None:
+        """Turns whose request a crash cut off: counted, and continued where text had been shown."""
+        for thread in self._journal.view.threads.values():
+            turn = thread.turn
+            if turn is None or turn.responded or turn.started_seq > self._journal.state.seq:
+                continue
+            if turn.failed is not None and (turn.failed.retry_at is None or turn.failed.retry_at > time.time()):
+                continue
+            partial = await self.partial(thread, turn)
+            decision = "continue" if partial else "retry"
+            evidence = f"{len(partial)} characters had been shown" if partial else "no answer was committed"
+            body = r.Recovered(decision, evidence, turn=turn.n, attempt=turn.attempts + 1, partial=partial)  # type: ignore[arg-type]
+            self._journal.fact(Draft(body, thread.name, turn.started_seq))
+
+
+def _pause_s(failures: int, after_s: float | None) -> float:
+    """Doubling from the base, or what the provider asked for; never beyond the cap."""
+    return min(RETRY_CAP_S, RETRY_BASE_S * 2**failures if after_s is None else max(after_s, 0.0))
+
+
+def _failure(error: ModelError) -> str:
+    if isinstance(error, Overflow):
+        return "overflow"
+    if isinstance(error, Refused):
+        return "refused"
+    return "retryable" if isinstance(error, Retryable) else "permanent"
+

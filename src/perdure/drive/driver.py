@@ -1,0 +1,202 @@
+"""The driver: `advance` does the one next thing and returns.
+
+The loop around it is trivial on purpose, so that a task in this process, a process per attempt and an activity of a workflow engine all drive the same
+code. Whatever `advance` did is in the log, or pending facts that the next effect's commit takes along.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from perdure.drive.asking import Asking
+from perdure.drive.events import Emit, Notice
+from perdure.drive.journal import Journal, Redecide
+from perdure.drive.places import DriverPlace
+from perdure.drive.recovery import Recovery, Waits
+from perdure.drive.rounds import Rounds
+from perdure.drive.site import Site
+from perdure.drive.spaces import Spaces
+from perdure.log.live import LiveText
+from perdure.log.store import Binding, Grant, LogStore, Rest
+from perdure.model.stream import Model
+from perdure.program import context
+from perdure.program.conversation import Conversation
+from perdure.program.program import Append, Ask, Calls, Settle, View, Wait
+from perdure.program.tools import ToolSet
+from perdure.record import records as r
+from perdure.record.errors import ConflictError, SpaceGoneError
+from perdure.record.records import Draft
+from perdure.spaced.steps import step
+from perdure.state.state import State
+
+
+class Going(Struct, frozen=True):
+    """There is more to do at once."""
+
+
+class Paused(Struct, frozen=True):
+    """Nothing to do before `until` (wall-clock seconds), while the grant is kept."""
+
+    reason: str
+    until: float
+
+
+class Released(Struct, frozen=True):
+    """The grant was given back; `rest` says what the session waits for, if for anything."""
+
+    rest: Rest
+    detail: str = ""
+
+
+Progress = Going | Paused | Released
+
+
+class Driver:
+    """Holds a grant and advances its session. One task at a time calls `advance`."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        grant: Grant,
+        state: State,
+        *,
+        live: LiveText,
+        spaces: Spaces,
+        binding: Binding,
+        tools: ToolSet,
+        models: Callable[[str], Model],
+        place: DriverPlace,
+        emit: Emit,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._emit = emit
+        self._tools = tools
+        self._program = Conversation(tools.effect)
+        self._journal = Journal(store, grant, state, emit=emit, clock=clock)
+        self._site = Site(spaces, self._journal, binding)
+        self._recovery = Recovery(self._journal, self._site, tools)
+        self._rounds = Rounds(self._journal, self._site, tools, place, emit=emit)
+        self._asking = Asking(self._journal, live, tools, models, system=self._system, emit=emit)
+        self._recovered = False
+
+    @property
+    def state(self) -> State:
+        return self._journal.state
+
+    async def advance(self) -> Progress:
+        """Recover if that is due; else carry out the program's next Action."""
+        try:
+            return await self._advance()
+        except Redecide:
+            return Going()
+        except Waits as wait:
+            return await self._release(wait.reason, wait.detail)
+        except SpaceGoneError as error:
+            return await self._lost(error)
+
+    async def close(self) -> None:
+        """Drop what is held open. What runs in the Space runs on."""
+        await self._site.close()
+
+    async def leave(self) -> None:
+        """Commit what has ended and let go, with work left to do: the next driver adopts what runs."""
+        await self._journal.flush()
+        self._journal.fact(Draft(r.EpochReleased("left")))
+        await self._journal.flush()
+        rest = Rest("waiting", "needs_driver", due_at=self._clock(), busy=self.state.busy)
+        while True:
+            try:
+                await self._journal.store.release(self._journal.grant, inbox_seen=self.state.seq, rest=rest)
+                return
+            except ConflictError:
+                await self._journal.refresh()
+
+    async def _advance(self) -> Progress:
+        view = self._journal.view
+        begun = any(call.started for call in view.calls.values())
+        if begun and not self._recovered:
+            await self._recover()
+            return Going()
+        action = self._program.next(View(view, None), self._clock())
+        match action:
+            case Append(drafts) | Settle(drafts):
+                self._journal.decide(*drafts)
+            case Ask(thread) | Calls(thread) if not self._recovered:
+                await self._recover()
+            case Ask(thread):
+                await self._asking.ask(thread)
+            case Calls():
+                await self._rounds.run(action)
+            case Wait(reason, until) if until is not None:
+                await self._journal.flush()
+                return Paused(reason, until)
+            case Wait(reason):
+                return await self._release(reason)
+        return Going()
+
+    # ---- recovery ----------------------------------------------------------------------------------------------------------
+
+    async def _recover(self) -> None:
+        await self._journal.flush()
+        await self._recovery.run()
+        await self._asking.recover()
+        await self._instruct()
+        await self._journal.flush()
+        self._recovered = True
+
+    async def _lost(self, error: SpaceGoneError) -> Progress:
+        """The Space went away under this driver: it takes the same way as after a crash."""
+        self._recovered = False
+        space = self._journal.view.workspace.space
+        if space is not None and self._journal.view.workspace.lost is None and self._site.is_open:
+            dead_at_ns = getattr(error, "dead_at_ns", None)
+            self._journal.fact(Draft(r.SpaceLost(space.incarnation, space.instance, str(error), dead_at_ns)))
+            await self._journal.flush()
+        await self._site.close()
+        self._emit(Notice(f"{error}; recovering"))
+        return Going()
+
+    async def _instruct(self) -> None:
+        """The workspace's AGENTS.md joins the stable prefix once, when the session begins."""
+        if self._journal.view.session.instructions is not None:
+            return
+        key = f"{self._journal.view.session.log_id}:AGENTS.md:{self._journal.grant.epoch}"
+        found = await self._site.read("AGENTS.md", key)
+        self._journal.fact(Draft(r.SettingsChanged(instructions=found.text if found else "")))
+
+    def _system(self) -> str:
+        session = self._journal.state.session
+        assert session.created is not None
+        instructions = "\n\n".join(part for part in (session.created.instructions, session.instructions) if part)
+        return context.system_text(self._site.binding.directory, instructions)
+
+    # ---- letting go --------------------------------------------------------------------------------------------------------
+
+    async def _release(self, reason: str, detail: str = "") -> Progress:
+        """Settle the workspace and give the grant back, unless something came in meanwhile."""
+        if self._recovered and not reason:
+            await self._audit()
+        failed = reason == "" and self.state.session.crashes < 0
+        rest = Rest("failed" if failed else "waiting" if reason else "settled", reason or None, busy=self._journal.view.busy)
+        self._journal.decide(Draft(r.EpochReleased(reason)))
+        await self._journal.flush(rest)
+        step("release.before")
+        try:
+            await self._journal.store.release(self._journal.grant, inbox_seen=self.state.seq, rest=rest)
+        except ConflictError:
+            await self._journal.refresh()
+            return Going()
+        step("release.after")
+        await self._site.close()
+        return Released(rest, detail)
+
+    async def _audit(self) -> None:
+        """The workspace is the log's, and on the disk."""
+        image = await self._site.compare("audit")
+        if self._journal.view.workspace.synced != image:
+            await self._site.space.sync()
+            self._journal.fact(Draft(r.Synced(image)))

@@ -1,0 +1,60 @@
+"""What may stop an effect that runs: an abort that someone admits, or a deadline.
+
+The watch reads the log, since an abort is a record like any other; it folds nothing, so the state changes only where the driver commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Literal, TypeVar
+
+from msgspec import Struct
+
+from perdure.log.store import LogStore, SessionId
+from perdure.record.records import AbortRequested, Seq
+
+T = TypeVar("T")
+
+WATCH_S = 3600.0
+
+
+class Stopped(Struct, frozen=True):
+    """Why an effect has to end now. `reason` is for people and the model."""
+
+    cause: Literal["abort", "deadline"]
+    reason: str
+
+
+async def watch(store: LogStore, session: SessionId, *, submission: str | None, after: Seq, deadline: float | None) -> Stopped:
+    """Returns when the submission is aborted by a record behind `after`, or when the wall clock passes `deadline`."""
+    try:
+        async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.time())):
+            return await _aborted(store, session, submission, after)
+    except TimeoutError:
+        return Stopped("deadline", "its time is used up")
+
+
+async def _aborted(store: LogStore, session: SessionId, submission: str | None, after: Seq) -> Stopped:
+    mark = await store.wait(-1, 0.0)
+    while True:
+        async for stored in store.read(session, after):
+            after = stored.seq
+            body = stored.body
+            if isinstance(body, AbortRequested) and body.submission in (None, submission):
+                return Stopped("abort", body.reason or f"aborted by {body.by}")
+        mark = await store.wait(mark, WATCH_S)
+
+
+async def either(effect: Awaitable[T], stop: Coroutine[Any, Any, Stopped]) -> T | Stopped:
+    """The effect's outcome, or why it was cancelled. A failure of the watch fails the effect."""
+    running = asyncio.ensure_future(effect)
+    watching = asyncio.create_task(stop)
+    try:
+        await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
+        return await running if running.done() else await watching
+    finally:
+        for task in (running, watching):
+            task.cancel()
+        await asyncio.gather(running, watching, return_exceptions=True)

@@ -1,0 +1,140 @@
+"""The driver's side of the log: what is durable, what is pending, and how it is committed.
+
+Drafts gather until something must be done outside, and then go in one commit: facts (what happened) and the decisions that follow from them. `state` is the
+durable state, `view` what it will be with the pending drafts. A Conflict means that something was admitted which the decisions had not seen: the
+facts are committed alone at once, the decisions are dropped, and `Redecide` tells the driver to look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+
+from msgspec import Struct
+
+from perdure.drive.events import Emit, Notice, Recorded
+from perdure.log.store import Grant, LogStore, Rest
+from perdure.record import codec
+from perdure.record.errors import BlobGoneError, ConflictError, PerdureError, StoreFullError, StoreLockedError
+from perdure.record.parts import Digest
+from perdure.record.records import Draft, Seq, Stored
+from perdure.spaced.steps import step
+from perdure.state.state import State, fold
+
+FULL_RETRY_S = (0.5, 1.0, 2.0, 5.0)
+"""Pauses between tries on a full disk; the last one repeats."""
+
+
+class Redecide(Exception):
+    """Decisions were dropped, since the inbox held something that they had not seen. The facts are committed."""
+
+
+class _Pending(Struct, frozen=True):
+    draft: Draft
+    fact: bool
+
+
+class Journal:
+    """One driver's journal. Nothing in it is shared; only its driver calls it."""
+
+    def __init__(self, store: LogStore, grant: Grant, state: State, *, emit: Emit, clock: Callable[[], float]) -> None:
+        self.store = store
+        self.grant = grant
+        self.state = state
+        self.view = state
+        self.after_commit: list[Callable[[], object]] = []
+        self.refill: Callable[[Iterable[Digest]], Awaitable[None]] | None = None
+        self._emit = emit
+        self._clock = clock
+        self._pending: list[_Pending] = []
+        self._blobs: dict[Digest, bytes] = {}
+        self._names: set[Digest] = set()
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self._pending)
+
+    def fact(self, *drafts: Draft) -> None:
+        """What happened. It will be stored whatever else came in."""
+        self._add(drafts, fact=True)
+
+    def decide(self, *drafts: Draft) -> None:
+        """What follows from the state as it is seen."""
+        self._add(drafts, fact=False)
+
+    def name(self, digests: set[Digest], blobs: Mapping[Digest, bytes]) -> None:
+        """The pending drafts name these chunks; `blobs` are the small ones, which ride along."""
+        self._names |= digests
+        self._blobs.update(blobs)
+
+    def _add(self, drafts: tuple[Draft, ...], *, fact: bool) -> None:
+        for draft in drafts:
+            self._pending.append(_Pending(draft, fact))
+            seq = self.view.seq + 1
+            stored = codec.stored(draft, seq=seq, at=self._clock(), epoch=self.grant.epoch, commit="")
+            self.view = fold(self.view, stored)
+
+    async def flush(self, rest: Rest | None = None) -> None:
+        """Make everything pending durable. Raises Redecide, or what the store raises for a stale or uncertain commit."""
+        pending = self._pending
+        if not pending:
+            return
+        decides = any(not p.fact for p in pending) or rest is not None
+        try:
+            await self._commit([p.draft for p in pending], inbox_seen=self.state.seq if decides else None, rest=rest)
+        except ConflictError:
+            facts = [p.draft for p in pending if p.fact]
+            if facts:
+                await self._commit(facts, inbox_seen=None, rest=None)
+            await self.refresh()
+            raise Redecide from None
+
+    async def _commit(self, drafts: list[Draft], *, inbox_seen: Seq | None, rest: Rest | None) -> None:
+        id = uuid.uuid4().hex
+        step(f"commit.before:{codec.kind_of(drafts[-1].body)}")
+        for pause_s in self._pauses():
+            try:
+                committed = await self.store.commit(
+                    self.grant, id, drafts, blobs=self._blobs, names=self._names, inbox_seen=inbox_seen, rest=rest
+                )
+                break
+            except BlobGoneError as error:
+                if self.refill is None:
+                    raise
+                await self.refill(error.digests)
+            except (StoreFullError, StoreLockedError) as error:
+                self._emit(Notice(f"{error}; trying again"))
+                await asyncio.sleep(pause_s)
+        step(f"commit.after:{codec.kind_of(drafts[-1].body)}")
+        self._pending, self._blobs, self._names = [], {}, set()
+        if committed.first == self.state.seq + 1:
+            for i, draft in enumerate(drafts):
+                self._fold(
+                    codec.stored(draft, seq=committed.first + i, at=committed.at, epoch=committed.epoch, commit=committed.id)
+                )
+            self.view = self.state
+        else:
+            await self.refresh()
+        after, self.after_commit = self.after_commit, []
+        for act in after:
+            act()
+
+    @staticmethod
+    def _pauses() -> Iterator[float]:
+        yield from FULL_RETRY_S
+        while True:
+            yield FULL_RETRY_S[-1]
+
+    async def refresh(self) -> None:
+        """Fold what others admitted. Drops decisions that are pending; there must be no pending facts."""
+        if any(p.fact for p in self._pending):
+            raise PerdureError("facts would be dropped")
+        self._pending = []
+        async for stored in self.store.read(self.grant.session, self.state.seq):
+            self._fold(stored)
+        self.view = self.state
+
+    def _fold(self, stored: Stored) -> None:
+        self.state = fold(self.state, stored)
+        self._emit(Recorded(stored))

@@ -1,0 +1,269 @@
+"""The calls of a turn: decided, started, carried out and finished.
+
+What a call is about to do is durable before it does it (`call_started`, with the image before it); what it did is a fact with the image that the
+Space took when it ended. Calls of class `none` run together; their results keep the model's order in the log all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from perdure.drive import told
+from perdure.drive.events import Emit, OutputShown
+from perdure.drive.interrupt import Stopped, either, watch
+from perdure.drive.journal import Journal
+from perdure.drive.places import DriverPlace
+from perdure.drive.site import Site
+from perdure.drive.virtual import Virtual
+from perdure.program.conversation import deadline_of
+from perdure.program.program import Calls
+from perdure.program.tools import Tool, ToolSet
+from perdure.record import records as r
+from perdure.record.records import Draft
+from perdure.space.space import Edit, Exec, Op, OpResult, Status, Write
+from perdure.spaced.steps import step
+from perdure.state.calls import Call
+
+INLINE_TEXT_BYTES = 16 * 1024
+PREVIEW_CHARS = 2000
+
+
+class Rounds:
+    def __init__(self, journal: Journal, site: Site, tools: ToolSet, place: DriverPlace, *, emit: Emit) -> None:
+        self._journal = journal
+        self._site = site
+        self._tools = tools
+        self._place = place
+        self._virtual = Virtual(journal.store)
+        self._emit = emit
+
+    async def run(self, action: Calls) -> None:
+        """Carry the calls out: those that were begun are waited for, the others decided and started."""
+        calls = [self._journal.view.calls[id] for id in action.calls]
+        if all(call.started for call in calls):
+            await self._carry(calls)
+            return
+        startable = [call for call in calls if self._startable(call)]
+        if startable:
+            started = await self._start(startable)
+            await self._carry(started)
+
+    def _startable(self, call: Call) -> bool:
+        """Finish what can't run, with what the model has to know."""
+        tool = self._tools.get(call.tool)
+        if call.problem is not None:
+            self._finish_unrun(call, "error", call.problem)
+        elif tool is None:
+            self._finish_unrun(call, "error", f"There is no tool named '{call.tool}'. Tools: {', '.join(self._tools.names)}.")
+        elif call.verdict is not None and call.verdict.verdict == "deny":
+            self._finish_unrun(call, "denied", call.verdict.reason or "This call is not allowed.")
+        else:
+            return True
+        return False
+
+    def _finish_unrun(self, call: Call, outcome: r.Outcome, text: str) -> None:
+        self._journal.fact(Draft(r.CallFinished(call.id, outcome, r.Result(text)), call.thread, call.seq))
+
+    # ---- starting ----------------------------------------------------------------------------------------------------------
+
+    async def _start(self, calls: list[Call]) -> list[Call]:
+        base = None
+        if any(self._effect(call) != "none" for call in calls):
+            base = await self._site.compare("before_call", calls[0].id)
+        for call in calls:
+            if call.verdict is None:
+                self._journal.decide(Draft(r.CallDecided(call.id, "allow"), call.thread, call.seq))
+            self._journal.decide(Draft(self._started(call, base), call.thread, call.seq))
+        await self._journal.flush()
+        return [self._journal.state.calls[call.id] for call in calls]
+
+    def _started(self, call: Call, base: r.Image | None) -> r.CallStarted:
+        tool = self._tools.get(call.tool)
+        assert tool is not None
+        attempt = call.attempts + 1
+        ledgered = tool.place == "space"
+        effect = self._effect(call)
+        return r.CallStarted(
+            call.id,
+            attempt,
+            key=f"{self._journal.state.session.log_id}:{call.id}:{attempt}",
+            effect=effect,
+            ledgered=ledgered,
+            policy={} if tool.undo else {"undo": "never"},
+            place=tool.place,
+            base=base if effect != "none" else None,
+            incarnation=self._site.space.incarnation if ledgered else None,
+            position=self._site.space.position if ledgered else 0,
+        )
+
+    def _effect(self, call: Call) -> r.EffectClass:
+        """A command in a proven hermetic Space changes nothing but the workspace."""
+        effect = self._tools.effect(call.tool)
+        hermetic = self._site.is_open and self._site.space.traits.hermetic
+        tool = self._tools.get(call.tool)
+        return "workspace" if effect == "external" and hermetic and tool and tool.place == "space" else effect
+
+    # ---- carrying out ------------------------------------------------------------------------------------------------------
+
+    async def _carry(self, calls: list[Call]) -> None:
+        if len(calls) == 1:
+            finished = [await self._one(calls[0])]
+        else:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._one(call)) for call in calls]
+            finished = [task.result() for task in tasks]
+        for call, body in zip(calls, finished, strict=True):
+            self._journal.fact(Draft(body, call.thread, call.seq))
+
+    async def _one(self, call: Call) -> r.CallFinished:
+        tool = self._tools.get(call.tool)
+        assert tool is not None and call.started is not None
+        if tool.place != "space":
+            return await self._outside(call, tool)
+        if self._virtual.serves(call.tool, call.args):
+            result = await self._virtual.read(self._journal.state, self._journal.grant.session, call.args)
+            return self._finished(call, Status("ended", cause="self", result=result), result)
+        return await self._inside(call, tool)
+
+    async def _inside(self, call: Call, tool: Tool) -> r.CallFinished:
+        assert call.started is not None
+        space, key = self._site.space, call.started.key
+        known = (await space.status({key}))[key]
+        if known.state == "none":
+            await self._site.settle()
+            step(f"op.before:{call.tool}")
+            await space.start(key, self._operation(call, tool), base=call.started.base)
+            step(f"op.started:{call.tool}")
+        showing = asyncio.create_task(self._show(call)) if tool.name == "bash" else None
+        try:
+            ended = await either(space.wait(key), self._watch(call))
+        finally:
+            if showing:
+                await _within(showing, 0.2)
+        reason = ""
+        if isinstance(ended, Stopped):
+            reason = ended.reason
+            ended = await space.stop(key)
+        step(f"op.ended:{call.tool}")
+        result = ended.result or OpResult(False, "The Space has no result for this call.")
+        if ended.capture is not None:
+            await self._site.take(ended.capture.chunks)
+            self._site.settles(ended.capture.image)
+        return await self._with_output(call, self._finished(call, ended, result, reason), result)
+
+    def _operation(self, call: Call, tool: Tool) -> Op:
+        """The Space's operation, with what the driver knows: the time that is left, the key, what the model last saw."""
+        assert tool.operation is not None and call.started is not None
+        op = tool.operation(tool.convert(call.args))
+        seen = self._journal.state.workspace.seen
+        if isinstance(op, Exec):
+            left_s = self._left_s(call)
+            timeout_s = op.timeout_s if left_s is None else max(0.1, min(op.timeout_s, left_s))
+            env = {"PERDURE_CALL_KEY": call.started.key}
+            return Exec(op.command, timeout_s, env, op.background, op.mutating, op.max_output_bytes)
+        if isinstance(op, Write):
+            return Write(op.path, op.content, seen.get(op.path))
+        if isinstance(op, Edit):
+            return Edit(op.path, op.edits, seen.get(op.path))
+        return op
+
+    def _deadline(self, call: Call) -> float | None:
+        submission = self._journal.state.submissions.get(call.submission or "")
+        return deadline_of(self._journal.state, submission) if submission else None
+
+    def _left_s(self, call: Call) -> float | None:
+        deadline = self._deadline(call)
+        return None if deadline is None else deadline - time.time()
+
+    async def _watch(self, call: Call) -> Stopped:
+        state, session = self._journal.state, self._journal.grant.session
+        submission = state.submissions.get(call.submission or "")
+        if submission and submission.aborted is not None:
+            return Stopped("abort", submission.aborted)
+        return await watch(
+            self._journal.store, session, submission=call.submission, after=state.seq, deadline=self._deadline(call)
+        )
+
+    async def _show(self, call: Call) -> None:
+        assert call.started is not None
+        async for data in self._site.space.output(call.started.key):
+            self._emit(OutputShown(call.id, data))
+
+    async def _outside(self, call: Call, tool: Tool) -> r.CallFinished:
+        """A tool in the driver's place: no ledger; it is killed at its deadline and then unknown."""
+        assert call.started is not None
+        left_s = self._left_s(call)
+        timeout_s = tool.timeout_s if left_s is None else max(0.1, min(tool.timeout_s, left_s))
+        step(f"op.before:{call.tool}")
+        ended = await either(self._place.run(tool, call.args, call.started.key, timeout_s), self._watch(call))
+        step(f"op.ended:{call.tool}")
+        if isinstance(ended, Stopped):
+            text = told.unknown(call.id, f"it acts outside of the workspace ({ended.reason})")
+            status, result = Status("ended", cause="abort"), OpResult(False, text)
+            outcome: r.Outcome | None = "unknown"
+        else:
+            status, result = ended.status, ended.result
+            outcome = "unknown" if ended.lost else None
+        capture = None
+        if call.started.base is not None and self._site.is_open:
+            capture = await self._site.space.capture(call.started.base)
+            await self._site.take(capture.chunks)
+        body = self._finished(call, _with_capture(status, capture), result)
+        return r.CallFinished(**{**_fields(body), "outcome": outcome}) if outcome else body
+
+    # ---- finishing ---------------------------------------------------------------------------------------------------------
+
+    def _finished(self, call: Call, status: Status, result: OpResult, stopped: str = "") -> r.CallFinished:
+        capture = status.capture
+        text = result.text
+        if status.cause == "abort":
+            text = f"{text}\n{told.aborted(stopped or 'aborted')}".lstrip()
+        return r.CallFinished(
+            call.id,
+            _outcome(status, result),
+            self._result(text),
+            attempt=call.attempts,
+            exit_code=result.exit_code,
+            cause=status.cause or "self",
+            duration_s=result.duration_s,
+            image=capture.image if capture else None,
+            changed=capture.changed if capture else (),
+            changed_count=capture.changed_count if capture else 0,
+            left=capture.left if capture else (),
+            opaque=capture.opaque if capture else (),
+            position=status.position,
+            seen=result.seen,
+        )
+
+    def _result(self, text: str) -> r.Result:
+        data = text.encode("utf-8", "surrogateescape")
+        if len(data) <= INLINE_TEXT_BYTES:
+            return r.Result(text)
+        blob = self._virtual.blob(self._journal, data, "text/plain; charset=utf-8")
+        return r.Result(text[:PREVIEW_CHARS], blob=blob)
+
+    async def _with_output(self, call: Call, body: r.CallFinished, result: OpResult) -> r.CallFinished:
+        """Keep the whole of an output that the model sees in part."""
+        if not result.truncated or call.started is None:
+            return body
+        blob = await self._virtual.keep(self._journal, self._site.space.output(call.started.key), "text/plain")
+        return r.CallFinished(**{**_fields(body), "result": r.Result(body.result.text, body.result.blob, blob)})
+
+
+def _fields(body: r.CallFinished) -> dict[str, object]:
+    return {name: getattr(body, name) for name in body.__struct_fields__}
+
+
+def _outcome(status: Status, result: OpResult) -> r.Outcome:
+    if status.cause == "abort":
+        return "aborted"
+    return "ok" if result.ok and status.cause == "self" else "error"
+
+
+async def _within(task: asyncio.Task[None], seconds: float) -> None:
+    """Let a display catch up; it must never hold the work up."""
+    _, pending = await asyncio.wait((task,), timeout=seconds)
+    for late in pending:
+        late.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,130 @@
+"""The driver's hold on its Space: opening it, comparing it with the log, and moving bytes from one to the other.
+
+Every image that a record names has its chunks in the store by the time that record is durable: small ones ride in the commit, the others go
+first. The Space keeps its own copy until `settle`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+
+from perdure.drive.journal import Journal
+from perdure.drive.spaces import Opened, Spaces
+from perdure.log.store import SMALL_CHUNK_BYTES, Binding
+from perdure.record import records as r
+from perdure.record.parts import Digest
+from perdure.record.records import Draft, FoundBy, Image
+from perdure.space.space import OpResult, Read, Space
+
+RIDING_BYTES = 1 << 20
+BATCH_BYTES = 8 << 20
+PIN_TTL_S = 3600.0
+
+
+class Site:
+    """`space` raises until `open` was called. One driver's, one epoch's."""
+
+    def __init__(self, spaces: Spaces, journal: Journal, binding: Binding) -> None:
+        self.binding = binding
+        self._spaces = spaces
+        self._journal = journal
+        self._space: Space | None = None
+        self._unsettled: Image | None = None
+        journal.refill = self._refill
+
+    @property
+    def space(self) -> Space:
+        assert self._space is not None, "the Space is not open"
+        return self._space
+
+    @property
+    def is_open(self) -> bool:
+        return self._space is not None
+
+    async def open(self) -> Opened:
+        """Reach the supervisor or start a new instance, under this driver's epoch. Commits nothing."""
+        created = self._journal.state.session.created
+        assert created is not None
+        opened = await self._spaces.open(
+            self._journal.grant.session, self.binding, self._journal.grant.epoch, created, self._journal.state.workspace
+        )
+        self._space = opened.space
+        return opened
+
+    async def close(self) -> None:
+        space, self._space = self._space, None
+        if space is not None:
+            await space.close()
+
+    # ---- images ------------------------------------------------------------------------------------------------------------
+
+    async def compare(self, found_by: FoundBy, call: str | None = None) -> Image:
+        """The workspace's image now. Where it differs from the log's, that is somebody's work and becomes a fact."""
+        known = self._journal.view.workspace.image
+        await self.settle()
+        capture = await self.space.capture(known)
+        if known is not None and capture.image.same(known) and not capture.opaque_changed:
+            return known
+        await self.take(capture.chunks)
+        self._journal.fact(
+            Draft(
+                r.WorkspaceChanged(
+                    capture.image, capture.changed, capture.changed_count, found_by, call=call, opaque=capture.opaque
+                )
+            )
+        )
+        return capture.image
+
+    async def take(self, chunks: Mapping[Digest, int]) -> None:
+        """Bring these from the Space into the store; the journal's pending records name them."""
+        blobs = self._journal.store.blobs
+        missing = set(chunks) - await blobs.has(chunks)
+        riding: dict[Digest, bytes] = {}
+        riding_bytes = batch_bytes = 0
+        batch: list[tuple[Digest, bytes]] = []
+        pin = uuid.uuid4().hex
+        async for digest, data in self.space.chunks(missing):
+            if len(data) <= SMALL_CHUNK_BYTES and riding_bytes + len(data) <= RIDING_BYTES:
+                riding[digest] = data
+                riding_bytes += len(data)
+                continue
+            batch.append((digest, data))
+            batch_bytes += len(data)
+            if batch_bytes >= BATCH_BYTES:
+                await blobs.put(batch, pin=pin, ttl_s=PIN_TTL_S)
+                batch, batch_bytes = [], 0
+        if batch:
+            await blobs.put(batch, pin=pin, ttl_s=PIN_TTL_S)
+        self._journal.name(set(chunks), riding)
+
+    async def _refill(self, digests: Iterable[Digest]) -> None:
+        """Chunks that were collected between their arrival and the commit that names them."""
+        found = [pair async for pair in self.space.chunks(digests)]
+        await self._journal.store.blobs.put(found, pin=uuid.uuid4().hex, ttl_s=PIN_TTL_S)
+
+    async def source(self, digests: Iterable[Digest]) -> Mapping[Digest, bytes]:
+        """The log's chunks, for a restore."""
+        return await self._journal.store.blobs.get(digests)
+
+    def settles(self, image: Image) -> None:
+        """Once the pending records are durable, the Space may drop its own copies."""
+
+        def committed() -> None:
+            self._unsettled = image
+
+        self._journal.after_commit.append(committed)
+
+    async def settle(self) -> None:
+        if self._unsettled is not None:
+            image, self._unsettled = self._unsettled, None
+            await self.space.settle(image)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------------
+
+    async def read(self, path: str, key: str) -> OpResult | None:
+        """A file of the workspace outside of any call; None where it can't be read."""
+        await self.space.start(key, Read(path, limit=100_000))
+        status = await self.space.wait(key)
+        return status.result if status.result and status.result.ok else None
+

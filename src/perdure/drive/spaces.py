@@ -1,0 +1,44 @@
+"""Where Spaces come from: the protocol that each kind's maker keeps towards the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from perdure.log.store import Binding, SessionId
+from perdure.record.records import Process, SessionCreated
+from perdure.space.space import Space
+from perdure.state.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A Space that answers, and what was found on the way.
+
+    `fresh` is a new generation: its ledger knows nothing. `dead_at_ns` is when this process saw the former supervisor dead, None where it
+    only found it so. `survivors` are processes of a former supervisor whose death can't be proven.
+    """
+
+    space: Space
+    fresh: bool
+    dead_at_ns: int | None = None
+    survivors: tuple[Process, ...] = ()
+    self_test: dict[str, bool] = field(default_factory=dict)
+    mounts_left_out: tuple[str, ...] = ()
+
+
+class Spaces(Protocol):
+    def floor(self, session: SessionId) -> int:
+        """The Space's fence as its state folder has it, 0 where there is none."""
+        ...
+
+    async def open(
+        self, session: SessionId, binding: Binding, epoch: int, created: SessionCreated, workspace: Workspace
+    ) -> Opened:
+        """Raises RootRefusedError or SpaceGoneError; `RootReplacedError` for a root that is not the one in the binding."""
+        ...
+
+
+class RootReplacedError(Exception):
+    """The directory is missing, empty where the image is not, or another one."""
+

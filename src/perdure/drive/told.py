@@ -1,0 +1,85 @@
+"""What the model is told about a call that was cut off, word for word.
+
+The text says what is certain, what was taken back and what is not known; it never says that nothing happened where that can't be proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.record.records import Process
+from perdure.space.space import GitState, Plan
+
+SHOWN_PATHS = 50
+
+
+def interrupted(call: str, plan: Plan, salvage_id: str | None, processes: Sequence[Process], killed: int) -> str:
+    """The result of a call that was undone and not run again."""
+    lines = [
+        "This call was cut off by a crash, and it was not run again.",
+        *_files(plan, salvage_id),
+        "Effects outside of the working directory (network, other directories, services) may or may not have happened: "
+        "check before you try again.",
+        *_gone(processes, killed),
+        *_others(plan.kept, plan.kept_count),
+    ]
+    return "\n".join(lines)
+
+
+def unknown(call: str, why: str, *, changed: Sequence[str] = (), count: int = 0, plan: Plan | None = None) -> str:
+    """The result of a call whose outcome can't be known and that was not undone."""
+    lines = [
+        f"The outcome of this call is unknown: it was cut off by a crash, and nothing was taken back because {why}.",
+        "It may have taken effect in part or in whole. Check the state of things before you try again.",
+    ]
+    if count:
+        lines += ["Files that differ from before the call:", *_paths(changed, count)]
+    if plan and plan.git_before and plan.git_after:
+        lines += _git(plan.git_before, plan.git_after)
+    return "\n".join(lines)
+
+
+def aborted(reason: str) -> str:
+    return f"This call was stopped ({reason}). The files are as it left them."
+
+
+def _files(plan: Plan, salvage_id: str | None) -> list[str]:
+    if not plan.take_back_count:
+        return ["The files are as they were before the call: it had changed none."]
+    lines = ["The files are as they were before the call. Taken back:", *_paths(plan.take_back, plan.take_back_count)]
+    if salvage_id:
+        lines.append(f"What it had written is kept: read `salvage:{salvage_id}/PATH`.")
+    if plan.quarantine:
+        lines.append("Too large to keep in the log, moved aside: " + ", ".join(plan.quarantine[:10]))
+    return lines
+
+
+def _gone(processes: Sequence[Process], killed: int) -> list[str]:
+    if processes:
+        listed = "; ".join(f"{p.command} (pid {p.pid})" for p in processes[:10])
+        return [f"Background processes that are gone: {listed}. Scratch files outside of the directory may be gone too."]
+    return [f"{killed} process(es) of it were killed."] if killed else []
+
+
+def _others(kept: Sequence[str], count: int) -> list[str]:
+    if not count:
+        return []
+    return ["Changed by other people meanwhile, and kept:", *_paths(kept, count)]
+
+
+def _git(before: GitState, after: GitState) -> list[str]:
+    lines = []
+    if before.head != after.head:
+        lines.append(f"git HEAD was {before.head or 'none'} and is {after.head or 'none'}.")
+    if after.merging:
+        lines.append("Unfinished in git: " + ", ".join(after.merging))
+    if after.locks:
+        lines.append("Locks left in .git: " + ", ".join(after.locks))
+    return lines
+
+
+def _paths(paths: Sequence[str], count: int) -> list[str]:
+    lines = [f"  {path}" for path in paths[:SHOWN_PATHS]]
+    if count > len(lines):
+        lines.append(f"  … and {count - len(lines)} more")
+    return lines

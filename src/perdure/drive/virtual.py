@@ -1,0 +1,89 @@
+"""Paths that lead into the log instead of the workspace: `output:CALL` and `salvage:ID/PATH`.
+
+So whatever was too long to show, and whatever recovery took back, stays readable by the model for as long as the session lives. Long content is
+stored as a file of an image is: in chunks of at most 1 MiB, named by their file node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from perdure.drive.journal import Journal
+from perdure.log.store import SMALL_CHUNK_BYTES, LogStore, SessionId
+from perdure.record import records as r
+from perdure.record.parts import Blob
+from perdure.space.image import ImageReader, store_content
+from perdure.space.space import OpResult
+from perdure.state.state import State
+
+MAX_READ_BYTES = 50 * 1024
+PIN_TTL_S = 3600.0
+
+
+class Virtual:
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._images = ImageReader(store.blobs.get)
+
+    def serves(self, tool: str, args: dict[str, Any]) -> bool:
+        return tool == "read" and str(args.get("path", "")).startswith(("output:", "salvage:"))
+
+    async def read(self, state: State, session: SessionId, args: dict[str, Any]) -> OpResult:
+        scheme, _, rest = str(args["path"]).partition(":")
+        try:
+            data = await (self._output(session, rest) if scheme == "output" else self._salvage(session, rest))
+        except LookupError as error:
+            return OpResult(False, str(error.args[0]))
+        return _lines(data, int(args.get("offset", 1)), int(args.get("limit", 2000)))
+
+    async def _output(self, session: SessionId, call: str) -> bytes:
+        async for stored in self._store.read(session):
+            body = stored.body
+            if isinstance(body, r.CallFinished) and body.call == call:
+                blob = body.result.output or body.result.blob
+                return await self._content(blob) if blob else body.result.text.encode()
+        raise LookupError(f"There is no output of a call '{call}'.")
+
+    async def _salvage(self, session: SessionId, rest: str) -> bytes:
+        id, _, path = rest.partition("/")
+        async for stored in self._store.read(session):
+            body = stored.body
+            if isinstance(body, r.Recovered) and body.salvage and body.salvage.startswith(id) and id:
+                entry = await self._images.lookup(body.salvage, path)
+                if entry is None:
+                    raise LookupError(f"Salvage {id} holds no '{path}'.")
+                return await self._images.content(entry)
+        raise LookupError(f"There is no salvage '{id}'.")
+
+    async def _content(self, blob: Blob) -> bytes:
+        return await self._images.blob(blob.digest, blob.size_bytes)
+
+    def blob(self, journal: Journal, data: bytes, media_type: str) -> Blob:
+        """Content of at most 64 KiB that rides in the next commit."""
+        assert len(data) <= SMALL_CHUNK_BYTES
+        digest = hashlib.sha256(data).hexdigest()
+        journal.name({digest}, {digest: data})
+        return Blob(digest, len(data), media_type)
+
+    async def keep(self, journal: Journal, pieces: AsyncIterator[bytes], media_type: str) -> Blob:
+        """Store content of any length; the next commit names it."""
+
+        async def put(chunks: list[tuple[str, bytes]]) -> None:
+            await self._store.blobs.put(chunks, pin=uuid.uuid4().hex, ttl_s=PIN_TTL_S)
+
+        digest, size_bytes, digests = await store_content(pieces, put)
+        journal.name(digests, {})
+        return Blob(digest, size_bytes, media_type)
+
+
+def _lines(data: bytes, offset: int, limit: int) -> OpResult:
+    lines = data.decode("utf-8", "replace").splitlines(keepends=True)
+    chosen = "".join(lines[offset - 1 : offset - 1 + limit])
+    text = chosen.encode()[:MAX_READ_BYTES].decode("utf-8", "ignore")
+    shown = text.count("\n")
+    if len(text) < len(chosen) or offset - 1 + limit < len(lines):
+        text += f"\n[{len(lines)} lines in all; go on with offset {offset + max(shown, 1)}]"
+    return OpResult(True, text, truncated=False)

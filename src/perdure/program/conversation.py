@@ -1,0 +1,220 @@
+"""The conversation: people's inputs, a model's turns, and the calls between.
+
+`next` asks, in this order: is there something to stop (abort, deadline, budget)? Is a round open? Is a turn to be asked, started or ended? Is an
+input waiting? What it decides is records; what it wants done is an Ask or Calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from perdure.program.program import Action, Append, Ask, Calls, Settle, View, Wait
+from perdure.record import records as r
+from perdure.record.records import Draft
+from perdure.state.calls import Call
+from perdure.state.state import State
+from perdure.state.submissions import Submission
+from perdure.state.threads import Thread, Turn
+from perdure.state.usage import Spent
+
+MAX_CRASHES = 10
+MAX_LOSSES = 2
+MODEL_TRIES = 3
+
+
+class Conversation:
+    """`effect` gives a tool's effect class; it decides only what may run together."""
+
+    name = "conversation"
+    version = 1
+
+    def __init__(self, effect: Callable[[str], r.EffectClass]) -> None:
+        self._effect = effect
+
+    def initial(self) -> None:
+        return None
+
+    def reduce(self, own: None, stored: r.Stored) -> None:
+        return None
+
+    def next(self, view: View[None], now: float) -> Action:
+        waits: list[Wait] = []
+        for thread in view.state.threads.values():
+            action = self._thread(view.state, thread, now)
+            if not isinstance(action, Wait):
+                return action
+            waits.append(action)
+        return min(waits, key=lambda w: (w.until is None, w.until or 0, not w.reason), default=Wait())
+
+    def _thread(self, state: State, thread: Thread, now: float) -> Action:
+        if thread.active is None:
+            return _place(state, thread, now)
+        submission = state.submissions[thread.active]
+        stop = _stop(state, submission, now)
+        turn = thread.turn
+        if turn is None:
+            return _settle(thread, submission, stop) if stop else Append((_turn(state, thread, submission),))
+        if not turn.responded:
+            return self._asking(thread, turn, submission, stop, now)
+        open_calls = [state.calls[id] for id in turn.calls if id in state.calls]
+        if open_calls:
+            return self._round(state, thread, open_calls, stop)
+        if stop:
+            return _settle(thread, submission, stop)
+        if not turn.calls:
+            reason = "" if turn.stop in ("stop", "tool_calls") else turn.stop
+            return Settle((_settlement(thread, submission, "answered", reason),))
+        return Append((*_joining(state, thread), _turn(state, thread, submission)))
+
+    def _asking(self, thread: Thread, turn: Turn, submission: Submission, stop: Stop | None, now: float) -> Action:
+        if stop:
+            return _settle(thread, submission, stop)
+        failed = turn.failed
+        if failed and failed.retry_at is None:
+            advisory = f"[perdure] The last request failed and was given up: {failed.message}"
+            return Settle((_settlement(thread, submission, "failed", f"model: {failed.message}", advisory=advisory),))
+        if failed and failed.retry_at is not None and now < failed.retry_at:
+            return Wait("model_retry", failed.retry_at)
+        return Ask(thread.name)
+
+    def _round(self, state: State, thread: Thread, open_calls: list[Call], stop: Stop | None) -> Action:
+        begun = [c for c in open_calls if c.started]
+        if begun:
+            return Calls(thread.name, tuple(c.id for c in begun))
+        if stop:
+            return Append(tuple(_unrun(c, stop.reason) for c in open_calls))
+        if any(_waits_in(s, thread) and s.mode == "steer" for s in state.submissions.values()):
+            return Append(tuple(_unrun(c, "steered") for c in open_calls))
+        return Calls(thread.name, tuple(c.id for c in self._together(open_calls)))
+
+    def _together(self, calls: list[Call]) -> list[Call]:
+        """The first call, and what directly follows it and only reads, if it only reads itself."""
+        group: list[Call] = []
+        for call in calls:
+            reads = call.problem is not None or self._effect(call.tool) == "none"
+            if group and not reads:
+                break
+            group.append(call)
+            if not reads:
+                break
+        return group
+
+
+# ---- stopping --------------------------------------------------------------------------------------------------------------
+
+
+class Stop:
+    """Why a submission goes no further, and the records that say so."""
+
+    def __init__(self, outcome: str, reason: str, drafts: tuple[Draft, ...] = ()) -> None:
+        self.outcome = outcome
+        self.reason = reason
+        self.drafts = drafts
+
+
+def _stop(state: State, submission: Submission, now: float) -> Stop | None:
+    if submission.aborted is not None:
+        return Stop("aborted", submission.aborted)
+    if state.session.crashes >= MAX_CRASHES:
+        return Stop("failed", f"{state.session.crashes} drivers in a row crashed without progress")
+    lost = next((what for what, times in state.usage.losses.items() if times >= MAX_LOSSES), None)
+    if lost:
+        return Stop("failed", f"running this took its Space down twice: {lost[:200]}")
+    exhausted = _exhausted(state, submission, now)
+    if exhausted is None:
+        return None
+    scope, limit, value = exhausted
+    record = r.BudgetExhausted(submission.id, scope, limit, value)  # type: ignore[arg-type]
+    return Stop("failed", f"{scope} budget: {limit} of {value:g} is used up", (Draft(record, submission.thread),))
+
+
+def _exhausted(state: State, submission: Submission, now: float) -> tuple[str, str, float] | None:
+    """The first limit that is reached: its scope, name and value."""
+    if submission.deadline is not None and now >= submission.deadline:
+        return "turn", "deadline", submission.deadline
+    own = state.usage.submissions.get(submission.id, Spent())
+    for scope, budget, spent in (
+        ("turn", state.session.turn_budget, own),
+        ("session", state.session.session_budget, state.usage.session),
+    ):
+        thread = state.threads.get(submission.thread)
+        at_turn_end = thread is None or thread.turn is None or thread.turn.responded
+        for limit, value in _reached(budget, spent, state.usage.failures, now, at_turn_end):
+            return scope, limit, value
+    return None
+
+
+def _reached(budget: r.Budget, spent: Spent, failures: int, now: float, at_turn_end: bool) -> Iterator[tuple[str, float]]:
+    if budget.turns is not None and at_turn_end and spent.turns >= budget.turns:
+        yield "turns", budget.turns
+    if budget.tokens is not None and spent.tokens.total >= budget.tokens:
+        yield "tokens", budget.tokens
+    if budget.wall_s is not None and spent.since is not None and now - spent.since >= budget.wall_s:
+        yield "wall_s", budget.wall_s
+    if budget.failures is not None and failures >= budget.failures:
+        yield "failures", budget.failures
+
+
+def deadline_of(state: State, submission: Submission) -> float | None:
+    """The wall-clock second at which nothing of the submission may run any more."""
+    limits = [submission.deadline]
+    for budget, spent in (
+        (state.session.turn_budget, state.usage.submissions.get(submission.id, Spent())),
+        (state.session.session_budget, state.usage.session),
+    ):
+        if budget.wall_s is not None and spent.since is not None:
+            limits.append(spent.since + budget.wall_s)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+# ---- drafts ----------------------------------------------------------------------------------------------------------------
+
+
+def _waits_in(submission: Submission, thread: Thread) -> bool:
+    return submission.thread == thread.name and submission.placed is None
+
+
+def _place(state: State, thread: Thread, now: float) -> Action:
+    queued = [s for s in state.submissions.values() if _waits_in(s, thread)]
+    if not queued:
+        return Wait()
+    first = next((s for s in queued if s.aborted is not None), queued[0])
+    opening = () if thread.opened else (Draft(r.ThreadOpened(thread.name), thread.name),)
+    stop = _stop(state, first, now)
+    if stop:
+        return Settle((*opening, *stop.drafts, _settlement(thread, first, stop.outcome, stop.reason)))
+    placed = Draft(r.SubmissionPlaced(first.id, "note" if first.mode == "note" else "follow_up"), thread.name, first.seq)
+    if first.mode == "note":
+        return Settle((*opening, placed, _settlement(thread, first, "noted")))
+    return Append((*opening, placed, _turn(state, thread, first)))
+
+
+def _joining(state: State, thread: Thread) -> tuple[Draft, ...]:
+    """Steers and notes that come in between two turns."""
+    drafts: list[Draft] = []
+    for s in state.submissions.values():
+        if _waits_in(s, thread) and s.mode in ("steer", "note") and s.aborted is None:
+            drafts.append(Draft(r.SubmissionPlaced(s.id, s.mode), thread.name, s.seq))
+            drafts.append(_settlement(thread, s, "noted", f"joined {thread.active}" if s.mode == "steer" else ""))
+    return tuple(drafts)
+
+
+def _turn(state: State, thread: Thread, submission: Submission) -> Draft:
+    return Draft(r.TurnStarted(thread.turns + 1, submission.id, state.session.model), thread.name)
+
+
+def _unrun(call: Call, reason: str) -> Draft:
+    text = f"This call was not run: {reason}."
+    return Draft(r.CallFinished(call.id, "aborted", r.Result(text)), call.thread, call.seq)
+
+
+def _settle(thread: Thread, submission: Submission, stop: Stop) -> Settle:
+    advisory = f"[perdure] Your last turn was stopped: {stop.reason}."
+    return Settle((*stop.drafts, _settlement(thread, submission, stop.outcome, stop.reason, advisory=advisory)))
+
+
+def _settlement(thread: Thread, submission: Submission, outcome: str, reason: str = "", *, advisory: str | None = None) -> Draft:
+    results = thread.turn.results.values() if thread.turn and thread.active == submission.id else ()
+    cut = tuple(result.call for result in results if result.outcome in ("aborted", "interrupted", "unknown"))
+    body = r.SubmissionSettled(submission.id, outcome, reason, cut, advisory)  # type: ignore[arg-type]
+    return Draft(body, thread.name, submission.seq)
