@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from .conversation import answer, ask, context, partial, result, user
 from perdure.model.scripted import Scripted
 from perdure.model.stream import Delta, Overflow, Permanent, Refused, Retryable, ToolMessage
 from perdure.record.errors import UsageError
 from perdure.record.parts import Blob, Text, Thinking, ToolCall, Usage
 
+from .conversation import answer, ask, context, partial, result, user
 
 Script = Callable[..., Scripted]
 

@@ -21,7 +21,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from perdure.model.deadline import within
-from perdure.model.failures import may_pass
 from perdure.model.stream import (
     AssistantMessage,
     Context,
@@ -36,6 +35,7 @@ from perdure.model.stream import (
     Retryable,
     ToolMessage,
     UserMessage,
+    may_pass,
 )
 from perdure.record.errors import UsageError
 from perdure.record.parts import Blob, Part, Text, Thinking, ToolCall, Usage, text_of

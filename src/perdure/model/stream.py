@@ -115,6 +115,11 @@ class Permanent(ModelError):
     exit_code = 78
 
 
+def may_pass(status: int) -> bool:
+    """Whether the same request may succeed later: timeouts, conflicts, rate limits and the server's own failures."""
+    return status in (408, 409, 425, 429) or status >= 500
+
+
 class Model(Protocol):
     name: str
 

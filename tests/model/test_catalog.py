@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.model.catalog import resolve
+from perdure.model.scripted import Scripted
+from perdure.model.stream import Context, Model
+from perdure.record.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DEEPSEEK_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def client_of(model: Model) -> Any:
+    """The vendor's client that a request would go through."""
+    return model.prepare(Context("", ())).payload.adapter.client
+
+
+def test_importing_the_model_layer_loads_no_provider() -> None:
+    program = "import sys, perdure.model, perdure.model.catalog; print(*sys.modules, sep='\\n')"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+    assert "perdure.model.catalog" in loaded
+    assert not {m for m in loaded if m.partition(".")[0] in ("pydantic_ai", "pydantic", "openai", "httpx", "httpx2")}
+
+
+def test_a_script_is_a_model(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"turns": []}')
+    model = resolve(f"scripted:{tmp_path}/a.json")
+    assert isinstance(model, Scripted)
+    assert model.name == f"scripted:{tmp_path}/a.json"
+
+
+@pytest.mark.parametrize("name", ["", "gpt", "openai:", ":gpt", "nobody:knows"])
+def test_a_name_that_is_none_is_answered_with_the_forms(name: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        resolve(name)
+    for form in ("scripted:FILE", "openai:MODEL", "PROVIDER:MODEL"):
+        assert form in str(refusal.value)
+
+
+def test_a_missing_key_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="OPENAI_API_KEY is not set: export it"):
+        resolve("openai:gpt-5")
+    with pytest.raises(UsageError, match="DEEPSEEK_API_KEY"):
+        resolve("deepseek:deepseek-chat")
+
+
+def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve("openai:llama", base_url="http://127.0.0.1:1/v1").name == "openai:llama"
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:2/v1")
+    assert str(client_of(resolve("openai:llama")).base_url) == "http://127.0.0.1:2/v1/"
+
+
+def test_a_base_url_goes_with_openai_only(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="openai:MODEL"):
+        resolve(f"scripted:{tmp_path}/a.json", base_url="http://127.0.0.1:1")
+
+
+def test_no_vendors_client_retries_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "sk-test")
+    for name in ("openai:gpt-5", "deepseek:deepseek-chat", "openai-responses:gpt-5"):
+        model = resolve(name)
+        assert (model.name, client_of(model).max_retries) == (name, 0)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("anthropic", "groq"):
+        monkeypatch.setitem(sys.modules, module, None)
+        monkeypatch.delitem(sys.modules, f"pydantic_ai.providers.{module}", raising=False)
+    with pytest.raises(UsageError, match=r"pip install 'perdure\[anthropic\]'"):
+        resolve("anthropic:claude-sonnet-4-5")
+    with pytest.raises(UsageError, match=r"pip install 'pydantic-ai-slim\[groq\]'"):
+        resolve("groq:llama")
