@@ -1,0 +1,1 @@
+"""Prices and receipts, in whole cents."""
