@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.history.line import Line, duration, listed, printable, shorten
+from perdure.history.line import Line, duration, listed, plain, shorten
 from perdure.history.timeline import Kill, tally, timeline
 from perdure.history.transcript import transcript
 from perdure.record import records as r
@@ -184,9 +184,9 @@ def test_arguments_show_what_tells_most() -> None:
 
 def test_nothing_that_was_written_reaches_the_terminal() -> None:
     evil = "a\x1b[2J\x9b\x07\u202egpj.exe"
-    assert printable(evil) == "a\\x1b[2J\\x9b\\x07\\u202egpj.exe"
-    assert printable(b"caf\xe9".decode("utf-8", "surrogateescape")) == "caf\\xe9"
-    assert printable("naïve – 日本\n\tx") == "naïve – 日本\n\tx"
+    assert plain(evil) == "a\\x1b[2J\\x9b\\x07\\u202egpj.exe"
+    assert plain(b"caf\xe9".decode("utf-8", "surrogateescape")) == "caf\\xe9"
+    assert plain("naïve – 日本\n\tx") == "naïve – 日本\n\tx"
     records = log(
         r.SubmissionAdmitted("s", (Text(evil),)),
         r.ModelResponded(1, 1, (Text(evil),)),

@@ -1,6 +1,6 @@
 """Lines for people: text with a style by name, never a colour. The terminal, the page and the tests each make of it what they can.
 
-Everything that a model or a command wrote passes `printable` on its way here: an escape sequence in a file name must not reach a terminal.
+Everything that a model or a command wrote passes `plain` on its way here: an escape sequence in a file name must not reach a terminal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Line(Struct, frozen=True):
     seq: int = 0
 
 
-def printable(text: str) -> str:
+def plain(text: str) -> str:
     """The text with control characters (but newline and tab), bidirectional overrides and bytes that are no UTF-8 as escapes."""
     if text.isascii() and text.isprintable():
         return text
@@ -34,8 +34,8 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """One printable line of at most `limit` characters."""
-    line = printable(" ".join(text.split()))
+    """One plain line of at most `limit` characters."""
+    line = plain(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.history.line import Line, Style, duration, listed, printable, shorten
+from perdure.history.line import Line, Style, duration, listed, plain, shorten
 from perdure.record import records as r
 from perdure.record.parts import Blob, Part, text_of
 from perdure.record.records import Stored
@@ -257,7 +257,7 @@ def _block(parts: tuple[Part, ...]) -> Iterator[str]:
 
 
 def _lines(text: str) -> list[str]:
-    return printable(text).strip("\n").splitlines()
+    return plain(text).strip("\n").splitlines()
 
 
 def _arguments(tool: str, args: Mapping[str, Any], limit: int) -> str:
@@ -286,5 +286,5 @@ def _json(value: Any) -> str:
 
 
 def _cut(line: str, limit: int = 300) -> str:
-    line = printable(line)
+    line = plain(line)
     return line if len(line) <= limit else line[: limit - 1] + "…"
