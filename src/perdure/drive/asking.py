@@ -6,13 +6,15 @@ failure is a fact with the time of the next try; attempts are counted in the log
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Literal
 
 from perdure.drive.events import Emit, TextShown
 from perdure.drive.interrupt import Stopped, either, watch
 from perdure.drive.journal import Journal
-from perdure.log.live import LiveText
+from perdure.log.live import LiveText, Piece
 from perdure.model.stream import Delta, Final, Model, ModelError, Overflow, Refused, Retryable
 from perdure.program import context
 from perdure.program.conversation import MODEL_TRIES, deadline_of
@@ -23,6 +25,7 @@ from perdure.record.records import Draft
 from perdure.spaced.steps import step
 from perdure.state.threads import Thread, Turn, tool_calls
 
+_END = object()
 REQUEST_S = 1800.0
 RETRY_BASE_S = 2.0
 RETRY_CAP_S = 60.0
@@ -93,17 +96,19 @@ class Asking:
         writer = self._live.writer(self._journal.grant.session, thread.name, turn.n, turn.attempts)
         final: Final | None = None
         async with model.stream(request, REQUEST_S) as stream:
-            async for piece in stream:
-                if isinstance(piece, Final):
+            async for piece in _ticking(stream, lambda: writer.due_in_s):
+                if piece is None:
+                    self._show(thread, turn, await writer.flush())
+                elif isinstance(piece, Final):
                     final = piece
-                    continue
-                self._show(thread, turn, await writer.add(piece.text, piece.channel))
+                else:
+                    self._show(thread, turn, await writer.add(piece.text, piece.channel))
         self._show(thread, turn, await writer.flush())
         if final is None:
             raise Retryable("the answer ended without an end")
         return final
 
-    def _show(self, thread: Thread, turn: Turn, pieces: list[Delta]) -> None:
+    def _show(self, thread: Thread, turn: Turn, pieces: list[Piece]) -> None:
         for piece in pieces:
             step("shown")
             self._emit(TextShown(thread.name, turn.n, piece.text, piece.channel))
@@ -177,12 +182,33 @@ class Asking:
             self._journal.fact(Draft(body, thread.name, turn.started_seq))
 
 
+async def _ticking(
+    stream: AsyncIterator[Delta | Final], due_in_s: Callable[[], float | None]
+) -> AsyncIterator[Delta | Final | None]:
+    """The stream's pieces, and None whenever held-back text is due while the next piece is not there yet."""
+    following = asyncio.ensure_future(anext(stream, _END))
+    try:
+        while True:
+            done, _ = await asyncio.wait((following,), timeout=due_in_s())
+            if not done:
+                yield None
+                continue
+            piece = following.result()
+            if piece is _END:
+                return
+            yield piece  # type: ignore[misc]
+            following = asyncio.ensure_future(anext(stream, _END))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
 def _pause_s(failures: int, after_s: float | None) -> float:
     """Doubling from the base, or what the provider asked for; never beyond the cap."""
     return min(RETRY_CAP_S, RETRY_BASE_S * 2**failures if after_s is None else max(after_s, 0.0))
 
 
-def _failure(error: ModelError) -> str:
+def _failure(error: ModelError) -> Literal["retryable", "overflow", "refused", "permanent"]:
     if isinstance(error, Overflow):
         return "overflow"
     if isinstance(error, Refused):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec import Struct
 
@@ -90,13 +91,18 @@ class Driver:
     async def advance(self) -> Progress:
         """Recover if that is due; else carry out the program's next Action."""
         try:
-            return await self._advance()
+            try:
+                return await self._advance()
+            except Waits as wait:
+                return await self._release(wait.reason, wait.detail)
+            except SpaceGoneError as error:
+                return await self._lost(error)
         except Redecide:
             return Going()
-        except Waits as wait:
-            return await self._release(wait.reason, wait.detail)
-        except SpaceGoneError as error:
-            return await self._lost(error)
+
+    async def refresh(self) -> None:
+        """Look at what was admitted, after a pause."""
+        await self._journal.refresh()
 
     async def close(self) -> None:
         """Drop what is held open. What runs in the Space runs on."""
@@ -180,8 +186,8 @@ class Driver:
         """Settle the workspace and give the grant back, unless something came in meanwhile."""
         if self._recovered and not reason:
             await self._audit()
-        failed = reason == "" and self.state.session.crashes < 0
-        rest = Rest("failed" if failed else "waiting" if reason else "settled", reason or None, busy=self._journal.view.busy)
+        settled: Literal["settled", "failed"] = "failed" if self._journal.view.session.outcome == "failed" else "settled"
+        rest = Rest("waiting" if reason else settled, reason or None, busy=self._journal.view.busy)
         self._journal.decide(Draft(r.EpochReleased(reason)))
         await self._journal.flush(rest)
         step("release.before")

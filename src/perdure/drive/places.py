@@ -69,5 +69,5 @@ class Processes:
         if process.returncode != 0:
             text = err.decode(errors="replace").strip() or f"exit code {process.returncode}"
             result = OpResult(False, text, process.returncode, duration_s=duration_s)
-            return Ended(Status("ended", cause="self"), result, lost=process.returncode < 0)
+            return Ended(Status("ended", cause="self"), result, lost=(process.returncode or 0) < 0)
         return Ended(Status("ended", cause="self"), OpResult(True, out.decode(errors="replace"), 0, duration_s=duration_s))

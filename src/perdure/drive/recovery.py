@@ -22,6 +22,7 @@ from perdure.program.tools import ToolSet
 from perdure.record import records as r
 from perdure.record.parts import printable
 from perdure.record.records import Draft, Image, Window
+from perdure.space import image
 from perdure.space.space import Plan, Status
 from perdure.spaced.steps import step
 from perdure.state.calls import Call
@@ -75,7 +76,7 @@ class Recovery:
             raise Waits("survivors", f"processes of the last supervisor may still run: {names}; end them, or `perdure resume --accept`")
         found = await self._evidence(open_calls)
         for item in found:
-            await self._carry_out(item, opened, fenced.killed)
+            await self._carry_out(item, opened)
         if not any(isinstance(item.decision, Adopt) for item in found):
             await self._compare()
         await self._journal.flush()
@@ -141,7 +142,7 @@ class Recovery:
 
     # ---- carrying out ------------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, item: _Found, opened: Opened, killed: int) -> None:
+    async def _carry_out(self, item: _Found, opened: Opened) -> None:
         call = item.call
         match item.decision:
             case Adopt():
@@ -151,7 +152,7 @@ class Recovery:
                 self._decided(call, "start", item.evidence)
                 await self._journal.flush()
             case Undo(rerun=rerun):
-                await self._undo(item, opened, rerun=rerun, killed=killed)
+                await self._undo(item, opened, rerun=rerun)
             case Unknown(why=why):
                 await self._end_unknown(call, item.evidence, why)
             case Stay():
@@ -161,7 +162,7 @@ class Recovery:
         body = r.Recovered(decision, evidence, call=call.id, attempt=call.attempts)  # type: ignore[arg-type]
         self._journal.fact(Draft(body, call.thread, call.seq))
 
-    async def _undo(self, item: _Found, opened: Opened, *, rerun: bool, killed: int) -> None:
+    async def _undo(self, item: _Found, opened: Opened, *, rerun: bool) -> None:
         call = item.call
         assert call.started is not None and call.started.base is not None
         base = call.started.base
@@ -191,14 +192,19 @@ class Recovery:
             restored.processes_killed,
         )
         self._journal.fact(Draft(body, call.thread, call.seq))
+        if plan.kept_count:
+            kept = r.WorkspaceChanged(restored.capture.image, _shown(plan.kept), plan.kept_count, "recovery", call.id)
+            self._journal.fact(Draft(kept, call.thread, -1))
         if not rerun:
-            text = told.interrupted(call.id, plan, _salvage_id(plan), left, killed + restored.processes_killed)
+            now = self._journal.view.calls[call.id]
+            count = max(len(now.taken_back), plan.take_back_count)
+            text = told.interrupted(now.taken_back, count, tuple(s[:SALVAGE_ID_CHARS] for s in now.salvages), plan, left)
             self._finish(call, "interrupted", text, restored.capture.image)
         await self._journal.flush()
 
     async def _plan(self, call: Call, base: Image, window: Window | None) -> Plan | None:
         """What is to be taken back; None where nothing is, since it can't be."""
-        known = set() if call.recovered is None or call.recovered.salvage is None else {call.recovered.salvage}
+        known = await image.digests(call.salvages, self._site.source)
         answer = self._answer("changed_after_crash")
         if answer == "restore" and window is not None:
             window = Window(window.start_ns, window.end_ns, proven=True)
@@ -236,13 +242,15 @@ class Recovery:
         self._journal.fact(
             Draft(r.Recovered("unknown", evidence, call=call.id, attempt=call.attempts, detail=why), call.thread, call.seq)
         )
-        image, changed, count = None, (), 0
+        found: Image | None = None
+        changed: tuple[str, ...] = ()
+        count = 0
         if base is not None:
             capture = await self._site.space.capture(base)
             await self._site.take(capture.chunks)
-            image, changed, count = capture.image, _shown(capture.changed), capture.changed_count
-        text = told.unknown(call.id, why, changed=changed, count=count, plan=plan)
-        self._finish(call, "unknown", text, image, changed, count)
+            found, changed, count = capture.image, _shown(capture.changed), capture.changed_count
+        text = told.unknown(why, changed=changed, count=count, plan=plan)
+        self._finish(call, "unknown", text, found, changed, count)
         await self._journal.flush()
 
     def _finish(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from msgspec.structs import replace
+
 from perdure.drive import told
 from perdure.drive.events import Emit, OutputShown
 from perdure.drive.interrupt import Stopped, either, watch
@@ -20,6 +22,7 @@ from perdure.program.conversation import deadline_of
 from perdure.program.program import Calls
 from perdure.program.tools import Tool, ToolSet
 from perdure.record import records as r
+from perdure.record.parts import printable
 from perdure.record.records import Draft
 from perdure.space.space import Edit, Exec, Op, OpResult, Status, Write
 from perdure.spaced.steps import step
@@ -199,7 +202,7 @@ class Rounds:
         ended = await either(self._place.run(tool, call.args, call.started.key, timeout_s), self._watch(call))
         step(f"op.ended:{call.tool}")
         if isinstance(ended, Stopped):
-            text = told.unknown(call.id, f"it acts outside of the workspace ({ended.reason})")
+            text = told.unknown(f"it acts outside of the workspace ({ended.reason})")
             status, result = Status("ended", cause="abort"), OpResult(False, text)
             outcome: r.Outcome | None = "unknown"
         else:
@@ -209,8 +212,9 @@ class Rounds:
         if call.started.base is not None and self._site.is_open:
             capture = await self._site.space.capture(call.started.base)
             await self._site.take(capture.chunks)
-        body = self._finished(call, _with_capture(status, capture), result)
-        return r.CallFinished(**{**_fields(body), "outcome": outcome}) if outcome else body
+            status = replace(status, capture=capture)
+        body = self._finished(call, status, result)
+        return replace(body, outcome=outcome) if outcome else body
 
     # ---- finishing ---------------------------------------------------------------------------------------------------------
 
@@ -228,16 +232,17 @@ class Rounds:
             cause=status.cause or "self",
             duration_s=result.duration_s,
             image=capture.image if capture else None,
-            changed=capture.changed if capture else (),
+            changed=tuple(map(printable, capture.changed)) if capture else (),
             changed_count=capture.changed_count if capture else 0,
             left=capture.left if capture else (),
-            opaque=capture.opaque if capture else (),
+            opaque=tuple(map(printable, capture.opaque)) if capture else (),
             position=status.position,
-            seen=result.seen,
+            seen={printable(path): digest for path, digest in result.seen.items()},
         )
 
     def _result(self, text: str) -> r.Result:
-        data = text.encode("utf-8", "surrogateescape")
+        text = printable(text)
+        data = text.encode()
         if len(data) <= INLINE_TEXT_BYTES:
             return r.Result(text)
         blob = self._virtual.blob(self._journal, data, "text/plain; charset=utf-8")
@@ -248,11 +253,7 @@ class Rounds:
         if not result.truncated or call.started is None:
             return body
         blob = await self._virtual.keep(self._journal, self._site.space.output(call.started.key), "text/plain")
-        return r.CallFinished(**{**_fields(body), "result": r.Result(body.result.text, body.result.blob, blob)})
-
-
-def _fields(body: r.CallFinished) -> dict[str, object]:
-    return {name: getattr(body, name) for name in body.__struct_fields__}
+        return replace(body, result=replace(body.result, output=blob))
 
 
 def _outcome(status: Status, result: OpResult) -> r.Outcome:

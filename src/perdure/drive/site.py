@@ -13,7 +13,7 @@ from perdure.drive.journal import Journal
 from perdure.drive.spaces import Opened, Spaces
 from perdure.log.store import SMALL_CHUNK_BYTES, Binding
 from perdure.record import records as r
-from perdure.record.parts import Digest
+from perdure.record.parts import Digest, printable
 from perdure.record.records import Draft, FoundBy, Image
 from perdure.space.space import OpResult, Read, Space
 
@@ -70,7 +70,12 @@ class Site:
         self._journal.fact(
             Draft(
                 r.WorkspaceChanged(
-                    capture.image, capture.changed, capture.changed_count, found_by, call=call, opaque=capture.opaque
+                    capture.image,
+                    tuple(map(printable, capture.changed)),
+                    capture.changed_count,
+                    found_by,
+                    call=call,
+                    opaque=tuple(map(printable, capture.opaque)),
                 )
             )
         )

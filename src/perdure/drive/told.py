@@ -13,20 +13,21 @@ from perdure.space.space import GitState, Plan
 SHOWN_PATHS = 50
 
 
-def interrupted(call: str, plan: Plan, salvage_id: str | None, processes: Sequence[Process], killed: int) -> str:
-    """The result of a call that was undone and not run again."""
+def interrupted(taken_back: Sequence[str], count: int, salvages: Sequence[str], plan: Plan, processes: Sequence[Process]) -> str:
+    """The result of a call that was undone and not run again. `salvages` are the ids that `read` can open."""
     lines = [
         "This call was cut off by a crash, and it was not run again.",
-        *_files(plan, salvage_id),
+        *_files(taken_back, count, salvages, plan),
         "Effects outside of the working directory (network, other directories, services) may or may not have happened: "
         "check before you try again.",
-        *_gone(processes, killed),
-        *_others(plan.kept, plan.kept_count),
     ]
+    if processes:
+        listed = "; ".join(f"{p.command} (pid {p.pid})" for p in processes[:10])
+        lines.append(f"Background processes that are gone: {listed}. Scratch files outside of the directory may be gone too.")
     return "\n".join(lines)
 
 
-def unknown(call: str, why: str, *, changed: Sequence[str] = (), count: int = 0, plan: Plan | None = None) -> str:
+def unknown(why: str, *, changed: Sequence[str] = (), count: int = 0, plan: Plan | None = None) -> str:
     """The result of a call whose outcome can't be known and that was not undone."""
     lines = [
         f"The outcome of this call is unknown: it was cut off by a crash, and nothing was taken back because {why}.",
@@ -43,28 +44,15 @@ def aborted(reason: str) -> str:
     return f"This call was stopped ({reason}). The files are as it left them."
 
 
-def _files(plan: Plan, salvage_id: str | None) -> list[str]:
-    if not plan.take_back_count:
+def _files(taken_back: Sequence[str], count: int, salvages: Sequence[str], plan: Plan) -> list[str]:
+    if not count:
         return ["The files are as they were before the call: it had changed none."]
-    lines = ["The files are as they were before the call. Taken back:", *_paths(plan.take_back, plan.take_back_count)]
-    if salvage_id:
-        lines.append(f"What it had written is kept: read `salvage:{salvage_id}/PATH`.")
+    lines = ["The files are as they were before the call. Taken back:", *_paths(taken_back, count)]
+    for id in salvages:
+        lines.append(f"What it had written is kept: read `salvage:{id}/PATH`.")
     if plan.quarantine:
         lines.append("Too large to keep in the log, moved aside: " + ", ".join(plan.quarantine[:10]))
     return lines
-
-
-def _gone(processes: Sequence[Process], killed: int) -> list[str]:
-    if processes:
-        listed = "; ".join(f"{p.command} (pid {p.pid})" for p in processes[:10])
-        return [f"Background processes that are gone: {listed}. Scratch files outside of the directory may be gone too."]
-    return [f"{killed} process(es) of it were killed."] if killed else []
-
-
-def _others(kept: Sequence[str], count: int) -> list[str]:
-    if not count:
-        return []
-    return ["Changed by other people meanwhile, and kept:", *_paths(kept, count)]
 
 
 def _git(before: GitState, after: GitState) -> list[str]:

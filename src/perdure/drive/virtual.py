@@ -15,7 +15,7 @@ from perdure.drive.journal import Journal
 from perdure.log.store import SMALL_CHUNK_BYTES, LogStore, SessionId
 from perdure.record import records as r
 from perdure.record.parts import Blob
-from perdure.space.image import ImageReader, store_content
+from perdure.space import content, image
 from perdure.space.space import OpResult
 from perdure.state.state import State
 
@@ -26,7 +26,6 @@ PIN_TTL_S = 3600.0
 class Virtual:
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._images = ImageReader(store.blobs.get)
 
     def serves(self, tool: str, args: dict[str, Any]) -> bool:
         return tool == "read" and str(args.get("path", "")).startswith(("output:", "salvage:"))
@@ -52,14 +51,14 @@ class Virtual:
         async for stored in self._store.read(session):
             body = stored.body
             if isinstance(body, r.Recovered) and body.salvage and body.salvage.startswith(id) and id:
-                entry = await self._images.lookup(body.salvage, path)
-                if entry is None:
-                    raise LookupError(f"Salvage {id} holds no '{path}'.")
-                return await self._images.content(entry)
+                found = await image.read(body.salvage, path, self._store.blobs.get)
+                if found is None:
+                    raise LookupError(f"Salvage {id} holds no file '{path}'.")
+                return found
         raise LookupError(f"There is no salvage '{id}'.")
 
     async def _content(self, blob: Blob) -> bytes:
-        return await self._images.blob(blob.digest, blob.size_bytes)
+        return await content.load(blob.digest, blob.size_bytes, self._store.blobs.get)
 
     def blob(self, journal: Journal, data: bytes, media_type: str) -> Blob:
         """Content of at most 64 KiB that rides in the next commit."""
@@ -74,7 +73,7 @@ class Virtual:
         async def put(chunks: list[tuple[str, bytes]]) -> None:
             await self._store.blobs.put(chunks, pin=uuid.uuid4().hex, ttl_s=PIN_TTL_S)
 
-        digest, size_bytes, digests = await store_content(pieces, put)
+        digest, size_bytes, digests = await content.store(pieces, put)
         journal.name(digests, {})
         return Blob(digest, size_bytes, media_type)
 

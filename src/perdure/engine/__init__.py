@@ -1,0 +1,1 @@
+"""Who drives, when and where."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 
 import apsw
 
-from perdure.log import checks
+from perdure.log import checks, sweep
 from perdure.log.database import Database
 from perdure.log.store import SMALL_CHUNK_BYTES
 from perdure.record.errors import BlobGoneError
@@ -33,7 +33,6 @@ else:
 
 BATCH_BYTES = 8 << 20
 BATCH_CHUNKS = 256
-SWEEP_ROWS = 5000
 
 _RAW, _ZSTD = 0, 1
 _Row = tuple[bytes, int, int, bytes]
@@ -85,22 +84,14 @@ class SqliteBlobs:
     async def _put(self, batch: dict[Digest, bytes], pin: str, ttl_s: float) -> None:
         for digest, data in batch.items():
             checks.chunk(digest, data)
-        now = self._clock()
-
-        def begin(connection: apsw.Connection) -> set[Digest]:
-            connection.executemany(
-                "INSERT INTO pin (name, digest, until) VALUES (?,?,?) ON CONFLICT (name, digest) DO UPDATE SET until = excluded.until",
-                [(pin, bytes.fromhex(digest), now + ttl_s) for digest in batch],
-            )
-            present = _present(connection, batch)
-            small = {d: data for d, data in batch.items() if d not in present and len(data) <= SMALL_CHUNK_BYTES}
-            ride(connection, pack(small.items()), now)
-            return batch.keys() - present - small.keys()
-
-        if large := await self._log.write(begin):
-            rows = [(digest, len(batch[digest])) for digest in sorted(large)]
-            await self._bulk.write(lambda connection: _store(connection, [(d, batch[d]) for d, _ in rows]))
-            await self._log.write(lambda connection: _appear(connection, rows, now))
+        while True:
+            now = self._clock()
+            large = await self._log.write(lambda connection: _begin(connection, batch, pin, now, now + ttl_s))  # noqa: B023
+            if not large:
+                return
+            await self._bulk.write(lambda connection: _store(connection, large))  # noqa: B023
+            if await self._log.write(lambda connection: _appear(connection, large, pin, now)):  # noqa: B023
+                return
 
     async def get(self, digests: Iterable[Digest]) -> dict[Digest, bytes]:
         found: dict[Digest, bytes] = {}
@@ -118,7 +109,7 @@ class SqliteBlobs:
         return await self._log.read(lambda connection: _present(connection, wanted))
 
     async def sweep(self, live: Set[Digest], *, before: float) -> int:
-        return 0
+        return await sweep.sweep(self._log, self._bulk, live, before=before, clock=self._clock)
 
 
 def _batches(chunks: Iterable[tuple[Digest, bytes]]) -> Iterator[dict[Digest, bytes]]:
@@ -140,16 +131,33 @@ def _present(connection: apsw.Connection, digests: Iterable[Digest]) -> set[Dige
     return {d for d in digests if connection.execute("SELECT 1 FROM chunk WHERE digest = ?", (bytes.fromhex(d),)).fetchone()}
 
 
-def _appear(connection: apsw.Connection, rows: list[tuple[Digest, int]], at: float) -> None:
+def _begin(connection: apsw.Connection, batch: dict[Digest, bytes], pin: str, now: float, until: float) -> dict[Digest, bytes]:
+    """Pins everything and stores the small ones; what is large and has no presence row yet."""
     connection.executemany(
-        "INSERT INTO chunk (digest, size, stored_at, codec, data) VALUES (?,?,?,0,NULL) ON CONFLICT (digest) DO NOTHING",
-        [(bytes.fromhex(digest), size, at) for digest, size in rows],
+        "INSERT INTO pin (name, digest, until) VALUES (?,?,?) ON CONFLICT (name, digest) DO UPDATE SET until = excluded.until",
+        [(pin, bytes.fromhex(digest), until) for digest in batch],
     )
+    present = _present(connection, batch)
+    absent = {digest: data for digest, data in batch.items() if digest not in present}
+    ride(connection, pack((d, data) for d, data in absent.items() if len(data) <= SMALL_CHUNK_BYTES), now)
+    return {digest: data for digest, data in absent.items() if len(data) > SMALL_CHUNK_BYTES}
 
 
-def _store(connection: apsw.Connection, rows: list[tuple[Digest, bytes]]) -> None:
+def _appear(connection: apsw.Connection, stored: dict[Digest, bytes], pin: str, at: float) -> bool:
+    """False if a pin is gone: it expired, a sweep may have taken the bytes, and they must be stored again."""
+    held = {digest for (digest,) in connection.execute("SELECT digest FROM pin WHERE name = ?", (pin,))}
+    rows = [(bytes.fromhex(digest), len(data), at) for digest, data in stored.items()]
+    if any(digest not in held for digest, _, _ in rows):
+        return False
+    connection.executemany(
+        "INSERT INTO chunk (digest, size, stored_at, codec, data) VALUES (?,?,?,0,NULL) ON CONFLICT (digest) DO NOTHING", rows
+    )
+    return True
+
+
+def _store(connection: apsw.Connection, chunks: dict[Digest, bytes]) -> None:
     """Bytes that are there already are written again: without a presence row they may be damaged."""
-    for digest, data in rows:
+    for digest, data in chunks.items():
         connection.execute("REPLACE INTO chunk (digest, codec, data) VALUES (?,?,?)", (bytes.fromhex(digest), *_encode(data)))
 
 

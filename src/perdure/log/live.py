@@ -22,6 +22,7 @@ from perdure.log import schema
 from perdure.log.database import Database, Pragmas
 from perdure.log.sqlite import prepare_home
 from perdure.log.store import Mark
+from perdure.record.errors import PerdureError
 
 COMMIT_EVERY_S = 0.1
 
@@ -110,10 +111,14 @@ class LiveWriter:
     async def flush(self) -> list[Piece]:
         """Store what is held back, at once."""
         buffer, self._buffer = self._buffer, []
-        texts = [(channel, text) for channel, parts in buffer if (text := "".join(parts))]
-        if not texts:
+        if not buffer:
             return []
-        pieces = await self._database.write(lambda connection: self._store(connection, texts))
+        texts = [(channel, "".join(parts)) for channel, parts in buffer]
+        try:
+            pieces = await self._database.write(lambda connection: self._store(connection, texts))
+        except PerdureError:
+            self._buffer = buffer + self._buffer
+            raise
         self._due_at = self._clock() + COMMIT_EVERY_S
         return pieces
 

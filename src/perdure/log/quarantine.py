@@ -1,1 +1,142 @@
+"""After a failed sync nobody knows what the disk holds: the page cache answers reads with bytes that may never have got there, and a later sync
+that succeeds proves nothing about the earlier one (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020).
+
+So the home is closed to every process by a flag file. Whoever opens it next waits until it is alone, and makes what it can read the truth by
+writing all of it to a new file, syncing that, and putting it in the old one's place:
+
+    log.db ──copy, sync──→ log.db.copy ──rename──→ log.db.repaired ──remove -wal and -shm──→ log.db ──→ flag removed
+
+Each step is durable before the next. The file named `.repaired` is complete, so that a crash behind its rename goes on from there, even if
+the flag itself was lost with the power. (A new `log.db` beside the old WAL would be worse than either: its frames would be replayed over newer pages.)
+
+Every connection holds `home.lock` shared, by flock(2), for as long as it is open; the repairer holds it exclusively. Only SQLite ever opens
+the database files while somebody else may have them open.
+"""
+
 from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+
+import apsw
+
+from perdure.record.errors import CorruptLogError, StoreFullError, StoreLockedError
+
+ALONE_S = 10.0
+"""How long the repairer waits for the others, who leave at their next request or look."""
+
+_LOOK_S = 0.05
+
+
+class Quarantine:
+    """The gate in front of one database file of a home."""
+
+    def __init__(self, path: Path, vfs: str | None) -> None:
+        self._path, self._vfs = path, vfs
+        self._flag = path.with_name("quarantine")
+        self._repaired = path.with_name(path.name + ".repaired")
+        self._copy = path.with_name(path.name + ".copy")
+        self._lock: int | None = None
+
+    def raised(self) -> bool:
+        return self._flag.exists()
+
+    def raise_flag(self, reason: str) -> None:
+        """As durable as a failing disk allows: where the flag is lost with the power, so is the page cache that made it necessary."""
+        text = json.dumps({"file": self._path.name, "reason": reason, "pid": os.getpid(), "at": time.time()})
+        try:
+            self._flag.write_text(text + "\n")
+            _sync(self._flag)
+            _sync(self._flag.parent)
+        except OSError as error:
+            if not self._flag.exists():
+                raise CorruptLogError(f"{self._path} could not be synced, nor could that be noted ({error}); check the disk") from error
+
+    def enter(self) -> None:
+        """Returns with the shared lock, the file fit to be opened. Raises StoreLockedError, StoreFullError, CorruptLogError."""
+        lock = os.open(self._path.with_name("home.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while True:
+                _acquire(lock, fcntl.LOCK_SH, self._flag)
+                if not self.raised() and not self._repaired.exists():
+                    break
+                _acquire(lock, fcntl.LOCK_EX, self._flag)
+                self._repair()
+        except BaseException:
+            os.close(lock)
+            raise
+        self._lock = lock
+
+    def leave(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _repair(self) -> None:
+        """Alone with the file. Does nothing where somebody else was first."""
+        if not self._repaired.exists():
+            if not self.raised():
+                return
+            self._make_copy()
+            os.rename(self._copy, self._repaired)
+            _sync(self._path.parent)
+        for remains in ("-wal", "-shm"):
+            self._path.with_name(self._path.name + remains).unlink(missing_ok=True)
+        _sync(self._path.parent)
+        os.rename(self._repaired, self._path)
+        _sync(self._path.parent)
+        self._flag.unlink(missing_ok=True)
+        _sync(self._path.parent)
+
+    def _make_copy(self) -> None:
+        self._copy.unlink(missing_ok=True)
+        try:
+            with_closed = apsw.Connection(str(self._path), vfs=self._vfs), apsw.Connection(_like(self._copy, self._path), _CREATE, self._vfs)
+            source, copy = with_closed
+            try:
+                with copy.backup("main", source, "main") as backup:
+                    while not backup.done:
+                        backup.step(1024)
+            finally:
+                copy.close()
+                source.close()
+            _sync(self._copy)
+        except apsw.FullError as error:
+            raise StoreFullError(f"{self._path} has to be rewritten after a failed sync, and there is no room; make some") from error
+        except (apsw.Error, OSError) as error:
+            raise CorruptLogError(f"{self._path} has to be rewritten after a failed sync, which failed: {error}; check the disk") from error
+
+
+_CREATE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+
+
+def _like(path: Path, pattern: Path) -> str:
+    """An SQLite URI of a file that is made with the mode of another one."""
+    return f"{path.absolute().as_uri()}?modeof={pattern.absolute().as_uri().removeprefix('file://')}"
+
+
+def _acquire(lock: int, kind: int, flag: Path) -> None:
+    """Holding another kind already, this is not atomic (flock(2)); what was true before must be looked at again."""
+    until = time.monotonic() + ALONE_S
+    while True:
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise StoreLockedError(
+                    f"a commit could not be synced, and the log has to be rewritten before it is used again ({flag}); "
+                    "other processes still have it open: end them, or let them make any request"
+                ) from None
+            time.sleep(_LOOK_S)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -145,7 +145,8 @@ class BlobStore(Protocol):
 
 
 class LogStore(Protocol):
-    blobs: BlobStore
+    @property
+    def blobs(self) -> BlobStore: ...
 
     async def create(self, header: Header, *, parent: Cut | None = None, rest: Rest = Rest()) -> SessionId:
         """A new session at epoch 0, its opening records committed. UsageError if the id is taken."""

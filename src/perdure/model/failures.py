@@ -62,7 +62,7 @@ def _mentions(error: Exception, status: int | None, phrases: tuple[str, ...]) ->
 def _said(error: Exception) -> str:
     """The provider's own sentence where there is one, else the exception's and, behind a vendor's wrapping, the first cause's."""
     if isinstance(error, ModelHTTPError):
-        return f"status {error.status_code}, {_sentence(error.body) or error.message}"[:SHOWN_CHARS]
+        return f"status {error.status_code}, {_sentence(error.body) or error.body}"[:SHOWN_CHARS]
     first: BaseException = error
     while first.__cause__ is not None:
         first = first.__cause__

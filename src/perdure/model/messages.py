@@ -1,8 +1,8 @@
 """Messages and answers between our neutral parts and pydantic-ai's objects.
 
 Outward: the system text first, then the conversation in order, so that the request of the next turn begins with the bytes of this one. An
-answer of the same model goes back as the provider gave it (`extra`); any other is rebuilt from its parts, without thinking, whose signature
-means nothing to another model. Inward: parts that we have no word for stay in the `extra` only.
+answer of the same model goes back as the provider gave it (`extra`); any other is rebuilt from its parts, and thinking only where its signature
+is this model's own. Inward: parts that we have no word for stay in the `extra` only.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _answered(message: AssistantMessage, model: str) -> pai.ModelResponse:
     same = message.model == model and not message.interrupted
     if same and message.extra is not None and (given := _given(message.extra)):
         return given
-    return pai.ModelResponse([p for part in message.parts for p in _rebuilt(part, same)])
+    return pai.ModelResponse([p for part in message.parts for p in _rebuilt(part, model if same else None)])
 
 
 def _given(extra: Any) -> pai.ModelResponse | None:
@@ -88,13 +88,14 @@ def _given(extra: Any) -> pai.ModelResponse | None:
     return message if isinstance(message, pai.ModelResponse) else None
 
 
-def _rebuilt(part: Part, same: bool) -> Iterator[pai.ModelResponsePart]:
+def _rebuilt(part: Part, signer: str | None) -> Iterator[pai.ModelResponsePart]:
+    """The part in pydantic-ai's form. `signer` is the model whose signatures are still good, if any."""
     if isinstance(part, Text):
         yield pai.TextPart(part.text)
     elif isinstance(part, ToolCall):
         yield pai.ToolCallPart(part.tool, part.args if part.raw is None else part.raw, tool_call_id=part.id)
-    elif isinstance(part, Thinking) and same:
-        yield pai.ThinkingPart(part.text, signature=part.signature)
+    elif isinstance(part, Thinking) and part.signature and signer:
+        yield pai.ThinkingPart(part.text, signature=part.signature, provider_name=signer.partition(":")[0])
 
 
 # ---- inward ----------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ each attempt is a record of ours.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache
@@ -140,11 +141,18 @@ def known(name: str, provider: str) -> ProviderModel | None:
     try:
         adapter = infer_model(name)
     except UserError as error:
-        raise UsageError(f"{name} can't be used: {error.message}") from error
+        raise _unusable(name, error) from error
     client: Any = getattr(adapter, "client", None)
     if hasattr(client, "max_retries"):
         client.max_retries = 0
     return ProviderModel(name, lambda _: adapter, key=f"the key of {provider}")
+
+
+def _unusable(name: str, error: UserError) -> UsageError:
+    """pydantic-ai's words speak to who writes Python; of a missing key only its name is for everybody."""
+    if key := re.search(r"`([A-Z0-9_]+_(?:KEY|TOKEN))`", error.message):
+        return UsageError(f"{name} needs a key and {key[1]} is not set: export it")
+    return UsageError(f"{name} can't be used: {error.message}")
 
 
 def _package_missing(name: str, provider: str, error: ImportError) -> UsageError:

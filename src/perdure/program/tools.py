@@ -7,6 +7,7 @@ operation of it; a tool in the driver's place names a function that runs in a pr
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import typing
 from collections.abc import Callable, Iterable
@@ -110,3 +111,24 @@ def from_function(
     args = msgspec.defstruct(f"{name}_args", fields, frozen=True, kw_only=True)
     description = inspect.getdoc(function) or name
     return Tool(name, description, args, effect, place="driver", function=f"{module}:{name}", timeout_s=timeout_s)
+
+
+def names_of(tools: Iterable[Tool]) -> tuple[str, ...]:
+    """How a session remembers its tools: built-in ones by name, functions as `module:name@class`."""
+    return tuple(tool.name if tool.function is None else f"{tool.function}@{tool.effect}" for tool in tools)
+
+
+def load(names: Iterable[str], builtin: Iterable[Tool]) -> ToolSet:
+    """The tools that a session remembers. UsageError, naming it, for a function that can't be imported any more."""
+    known = {tool.name: tool for tool in builtin}
+    return ToolSet([known[name] if name in known else _import(name) for name in names])
+
+
+def _import(name: str) -> Tool:
+    target, _, effect = name.partition("@")
+    module, _, function = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"there is no tool '{name}': {error}; install the package that has it") from error
+    return from_function(found, effect=msgspec.convert(effect, EffectClass))

@@ -121,6 +121,7 @@ class SessionCreated(_Body, frozen=True, tag="session_created"):
     program: str
     program_version: int
     model: str
+    model_options: dict[str, Any] = {}
     space: str = "host"
     custody: str = "auto"
     tools: tuple[str, ...] = ()

@@ -8,12 +8,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.record import records as r
+from perdure.record.parts import Digest
 
 
 class Call(Struct, frozen=True):
     """`started` is its newest attempt while that one is open; `attempts` counts all; `undone` those that recovery took back.
 
-    `recovered` is the newest decision about the open attempt, committed but perhaps not carried out.
+    `recovered` is the newest decision about the open attempt, committed but perhaps not carried out; `taken_back` and `salvages` gather
+    what all decisions about it took back, since a crash may cut one undo into several.
     """
 
     id: str
@@ -33,6 +35,8 @@ class Call(Struct, frozen=True):
     attempts: int = 0
     undone: int = 0
     recovered: r.Recovered | None = None
+    taken_back: tuple[str, ...] = ()
+    salvages: tuple[Digest, ...] = ()
 
 
 Calls = dict[str, Call]
@@ -77,4 +81,6 @@ def _recovered(call: Call, body: r.Recovered) -> Call:
     """`start` opens the way for the next attempt at once; an undo only once it was carried out."""
     if body.decision == "start":
         return replace(call, started=None, recovered=None)
-    return replace(call, recovered=body)
+    taken_back = tuple(sorted({*call.taken_back, *body.taken_back}))
+    salvages = (*call.salvages, body.salvage) if body.salvage and body.salvage not in call.salvages else call.salvages
+    return replace(call, recovered=body, taken_back=taken_back, salvages=salvages)

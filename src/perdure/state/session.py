@@ -9,7 +9,7 @@ from perdure.record import records as r
 
 
 class Session(Struct, frozen=True):
-    """`crashes` counts epochs in a row that ended neither in progress nor in a release."""
+    """`crashes` counts epochs in a row that ended neither in progress nor in a release; `outcome` is the newest settlement's."""
 
     created: r.SessionCreated | None = None
     log_id: str = ""
@@ -21,6 +21,7 @@ class Session(Struct, frozen=True):
     owner: r.Owner | None = None
     crashes: int = 0
     driving: bool = False
+    outcome: str = ""
     answers: tuple[r.RecoveryAnswered, ...] = ()
 
 
@@ -52,7 +53,9 @@ def reduce(session: Session, stored: r.Stored) -> Session:
             return replace(session, driving=False, crashes=0)
         case r.RecoveryAnswered() as body:
             return replace(session, answers=(*session.answers, body))
-        case r.ModelResponded() | r.CallFinished() | r.SubmissionSettled():
+        case r.SubmissionSettled(outcome=outcome) if outcome != "noted":
+            return replace(session, outcome=outcome, crashes=0, answers=())
+        case r.ModelResponded() | r.CallFinished():
             return replace(session, crashes=0, answers=()) if session.crashes or session.answers else session
         case _:
             return session

@@ -14,7 +14,6 @@ STATE_VERSION = 1
 """Raised whenever a reducer or a state's shape changes its meaning."""
 
 
-
 def _encode(value: Any) -> Any:
     if isinstance(value, Trail):
         return list(value)

@@ -56,6 +56,4 @@ def _finished(workspace: Workspace, seq: r.Seq, body: r.CallFinished) -> Workspa
     position = max(body.position, workspace.position)
     if body.image is None:
         return replace(workspace, seen=seen, position=position)
-    return replace(
-        workspace, image=body.image, image_seq=seq, seen=seen, position=position, left=body.left, opaque=body.opaque
-    )
+    return replace(workspace, image=body.image, image_seq=seq, seen=seen, position=position, left=body.left, opaque=body.opaque)

@@ -1,0 +1,271 @@
+"""What `import perdure` gives: a home, its sessions, and what they say.
+
+    async with perdure.open() as home:
+        s = await home.session(directory="my/project", model="openai:gpt-5.2")
+        answer = await s.run("fix the failing test")
+        async for event in s.observe():
+            ...
+
+The command line is a thin caller of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.drive.driver import Released
+from perdure.drive.events import Emit, Event, Notice, OutputShown, Recorded, TextShown
+from perdure.engine import embedded
+from perdure.engine.home import DEFAULT_BUDGET, Home
+from perdure.log.store import Admission, Receipt, SessionRow
+from perdure.program.builtin import BUILTIN
+from perdure.program.tools import Tool, from_function
+from perdure.record import records as r
+from perdure.record.errors import UsageError
+from perdure.record.parts import Text
+from perdure.record.records import Budget, Draft, Stored, SubmissionMode
+from perdure.state.state import State
+
+__all__ = [
+    "Answer",
+    "Budget",
+    "Event",
+    "Notice",
+    "Opened",
+    "OutputShown",
+    "Recorded",
+    "Session",
+    "TextShown",
+    "Tool",
+    "from_function",
+    "open",
+]
+
+
+class Answer(Struct, frozen=True):
+    """How a submission ended: `text` is the model's last answer, `outcome` the settlement's, `waiting_for` a reason why it has not ended."""
+
+    submission: str
+    outcome: str
+    text: str = ""
+    reason: str = ""
+    waiting_for: str | None = None
+    detail: str = ""
+
+
+@asynccontextmanager
+async def open(path: str | os.PathLike[str] | None = None) -> AsyncIterator[Opened]:
+    """A home: `path`, else `$PERDURE_HOME`, else the platform's state directory. Made if it does not exist."""
+    home = await Home.open(path)
+    try:
+        yield Opened(home)
+    finally:
+        await home.close()
+
+
+class Opened:
+    """An open home."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+
+    async def session(
+        self,
+        id: str | None = None,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        model: str | None = None,
+        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        model_options: dict[str, Any] | None = None,
+        space: str = "host",
+        custody: str = "auto",
+        instructions: str = "",
+        turn_budget: Budget = DEFAULT_BUDGET,
+        session_budget: Budget = Budget(),
+    ) -> Session:
+        """With a model and a directory a new session (named `id`, if given); else the one that `id` (or a unique prefix) or the directory names.
+
+        `tools` are added to the built-in ones; a function becomes a tool of class `external` in the driver's place.
+        """
+        if model is None:
+            return Session(self.home, (await self.home.find(id, directory)).session)
+        if directory is None:
+            raise UsageError("a new session needs a directory")
+        added = tuple(t if isinstance(t, Tool) else from_function(t) for t in tools or ())
+        created = await self.home.create(
+            directory,
+            model=model,
+            session=id,
+            model_options=model_options,
+            space=space,
+            custody=custody,
+            tools=(*BUILTIN, *added),
+            instructions=instructions,
+            turn_budget=turn_budget,
+            session_budget=session_budget,
+        )
+        return Session(self.home, created)
+
+    async def sessions(self) -> list[SessionRow]:
+        """All sessions, the one that changed last first."""
+        return sorted(await self.home.store.rows(), key=lambda row: row.changed_at, reverse=True)
+
+    async def watch(self, *, emit: Callable[[str], Emit] = lambda _: embedded.silent, once: bool = False) -> None:
+        """Drive every session that needs a driver; take over those whose driver died."""
+        await embedded.watch(self.home, emit=emit, once=once)
+
+
+class Session:
+    """One session of an open home."""
+
+    def __init__(self, home: Home, id: str) -> None:
+        self.home = home
+        self.id = id
+
+    async def row(self) -> SessionRow:
+        return await self.home.store.row(self.id)
+
+    async def state(self) -> State:
+        return await self.home.state(self.id)
+
+    async def directory(self) -> str:
+        """Where its workspace lies on this machine."""
+        binding = await self.home.store.binding(self.id)
+        if binding is None:
+            raise UsageError(f"session {self.id} has no directory on this machine")
+        return binding.directory
+
+    def records(self, after: int = 0) -> AsyncIterator[Stored]:
+        return self.home.store.read(self.id, after)
+
+    # ---- inputs ------------------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        text: str,
+        *,
+        mode: SubmissionMode = "follow_up",
+        request_id: str | None = None,
+        deadline: float | None = None,
+        thread: str = "main",
+    ) -> str:
+        """Admit an input; its id. Durable when this returns; the same `request_id` again admits nothing new.
+
+        `deadline` is a wall-clock time in seconds. Raises UsageError for an empty text, SessionBusyError for mode `reject` when busy.
+        """
+        if not text.strip():
+            raise UsageError("the prompt is empty; say what is to be done")
+        id = request_id or uuid.uuid4().hex
+        body = r.SubmissionAdmitted(id, (Text(text),), mode, deadline)
+        admission = Admission(id, Draft(body, thread), reject_if_busy=mode == "reject", busy=mode != "note")
+        await self.home.store.admit(self.id, admission)
+        return id
+
+    async def abort(self, submission: str | None = None, *, by: str = "person", reason: str = "") -> Receipt:
+        """Stop what runs and what waits (or one submission). The workspace stays as it is."""
+        body = r.AbortRequested(submission, by, reason)
+        return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
+
+    async def answer(self, wait: str, answer: str) -> Receipt:
+        """A person's word on what the session waits for: `keep`, `restore`, `accept` or `abandon`."""
+        body = r.RecoveryAnswered(wait, answer)  # type: ignore[arg-type]
+        return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
+
+    # ---- driving -----------------------------------------------------------------------------------------------------------
+
+    async def drive(self, *, emit: Emit = embedded.silent, take: bool = False) -> Released:
+        """Go on until there is nothing to do. Raises SessionBusyError where somebody else drives, unless `take`."""
+        return await embedded.drive(self.home, self.id, emit=emit, take=take)
+
+    async def run(self, text: str, *, emit: Emit = embedded.silent, **submission: Any) -> Answer:
+        """Submit and drive until it settles."""
+        id = await self.submit(text, **submission)
+        released = await self.drive(emit=emit)
+        return await self._answer(id, released)
+
+    async def wait(self, submission: str, timeout_s: float | None = None) -> Answer:
+        """How it ended, as soon as it did, whoever drives. TimeoutError after the time."""
+        async with asyncio.timeout(timeout_s):
+            mark = await self.home.store.wait(-1, 0.0)
+            after, text = 0, ""
+            while True:
+                async for stored in self.records(after):
+                    after = stored.seq
+                    match stored.body:
+                        case r.ModelResponded(parts=parts):
+                            text = "".join(p.text for p in parts if isinstance(p, Text))
+                        case r.SubmissionSettled(submission=id, outcome=outcome, reason=reason) if id == submission:
+                            return Answer(submission, outcome, text, reason)
+                        case _:
+                            pass
+                mark = await self.home.store.wait(mark, 3600.0)
+
+    async def _answer(self, submission: str, released: Released) -> Answer:
+        state = await self.state()
+        if submission in state.submissions:
+            return Answer(submission, "waiting", waiting_for=released.rest.waiting_for, detail=released.detail)
+        return await self.wait(submission, timeout_s=5.0)
+
+    # ---- watching ----------------------------------------------------------------------------------------------------------
+
+    async def observe(self, after: int | None = None, *, follow: bool = True) -> AsyncIterator[Event]:
+        """Records behind `after` (all of them by default), then new ones as they come, with the text being streamed.
+
+        Without `follow` it ends at the newest record.
+        """
+        seq = after or 0
+        mark = await self.home.store.wait(-1, 0.0)
+        live = _LiveCursor(self)
+        while True:
+            async for stored in self.records(seq):
+                seq = stored.seq
+                live.seen(stored)
+                yield Recorded(stored)
+            if not follow:
+                return
+            async for text in live.pieces():
+                yield text
+            mark = await self.home.store.wait(mark, 0.2 if live.streaming else 3600.0)
+
+
+class _LiveCursor:
+    """Follows the text of the turn that is being answered."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._turn: tuple[str, int, int] | None = None
+        self._n = 0
+
+    @property
+    def streaming(self) -> bool:
+        return self._turn is not None
+
+    def seen(self, stored: Stored) -> None:
+        thread = stored.thread or "main"
+        match stored.body:
+            case r.TurnStarted(turn=turn):
+                self._turn, self._n = (thread, turn, 1), 0
+            case r.ModelFailed(turn=turn, attempt=attempt):
+                self._turn, self._n = (thread, turn, attempt + 1), 0
+            case r.Recovered(turn=int() as turn, attempt=attempt):
+                self._turn, self._n = (thread, turn, attempt), 0
+            case r.ModelResponded() | r.SubmissionSettled():
+                self._turn = None
+            case _:
+                pass
+
+    async def pieces(self) -> AsyncIterator[TextShown]:
+        if self._turn is None:
+            return
+        thread, turn, attempt = self._turn
+        for piece in await self._session.home.live.read(self._session.id, thread, turn, attempt, self._n):
+            self._n = piece.n
+            yield TextShown(thread, turn, piece.text, piece.channel)
+

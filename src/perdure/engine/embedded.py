@@ -1,0 +1,131 @@
+"""Driving sessions from this process: a task each, until the session settles, waits, or is overtaken.
+
+    drive(session):  lock byte N → acquire epoch N → advance … advance → release
+    watch():         what is due → drive it; what a living driver holds → wait for the kernel to tell of its death
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from perdure.drive.driver import Driver, Paused, Released
+from perdure.drive.events import Emit, Notice
+from perdure.drive.places import Processes
+from perdure.engine import lease, places
+from perdure.engine.home import Home
+from perdure.log.store import SessionRow
+from perdure.record.errors import SessionBusyError, StaleEpochError, UsageError
+from perdure.space.environment import command_environment
+from perdure.spaced.steps import step
+
+LEAVE_S = 1.5
+"""A driver that is told to go has this long to commit what has ended."""
+
+
+def silent(_: object) -> None:
+    """An Emit that shows nothing."""
+
+
+async def drive(home: Home, session: str, *, emit: Emit = silent, take: bool = False) -> Released:
+    """Drive until there is nothing to do. A cancelled drive commits what has ended and lets go; what runs is adopted later.
+
+    Raises SessionBusyError where a living driver holds the session (`take` overtakes it) and StaleEpochError when overtaken.
+    """
+    row = await home.store.row(session)
+    if row.held_by is not None and not take:
+        _refuse_living(home, row)
+    binding = await home.store.binding(session)
+    if binding is None:
+        raise UsageError(f"session {session} has no directory on this machine; name one with -C")
+    floor = home.spaces.floor(session)
+    epoch = max(row.epoch, floor) + 1
+    lock = lease.DriverLock(places.driver_lock(home.path, session))
+    lock.hold(epoch)
+    try:
+        step("acquire.before")
+        grant, _ = await home.store.acquire(session, home.owner, expected=row.epoch, at_least=epoch)
+        step("acquire.after")
+        state = await home.state(session)
+        created = state.session.created
+        assert created is not None
+        driver = Driver(
+            home.store,
+            grant,
+            state,
+            live=home.live,
+            spaces=home.spaces,
+            binding=binding,
+            tools=home.tools(created),
+            models=home.models(created),
+            place=Processes(command_environment(home.spaces.environ), binding.directory),
+            emit=emit,
+        )
+        return await _loop(home, driver)
+    finally:
+        lock.drop(epoch)
+
+
+def _refuse_living(home: Home, row: SessionRow) -> None:
+    pid = lease.holder(places.driver_lock(home.path, row.session), row.epoch)
+    if pid is not None:
+        raise SessionBusyError(
+            f"session {row.session} is driven by process {pid}; `perdure log --follow {row.session}` shows it at work, "
+            "`--take` takes it over"
+        )
+
+
+async def _loop(home: Home, driver: Driver) -> Released:
+    try:
+        mark = await home.store.wait(-1, 0.0)
+        while True:
+            progress = await driver.advance()
+            if isinstance(progress, Released):
+                return progress
+            if isinstance(progress, Paused):
+                mark = await home.store.wait(mark, max(0.0, progress.until - time.time()))
+                await driver.refresh()
+    except asyncio.CancelledError:
+        with contextlib.suppress(StaleEpochError, TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await driver.leave()
+        raise
+    finally:
+        await driver.close()
+
+
+async def watch(home: Home, *, emit: Callable[[str], Emit] = lambda _: silent, once: bool = False) -> None:
+    """Drive every session that needs it, as long as this runs; with `once`, until nothing is due."""
+    running: dict[str, asyncio.Task[None]] = {}
+    async with asyncio.TaskGroup() as group:
+        mark = await home.store.wait(-1, 0.0)
+        while True:
+            for due in await home.store.due(time.time()):
+                if due.session not in running:
+                    task = group.create_task(_attend(home, due.session, emit(due.session)))
+                    running[due.session] = task
+            running = {name: task for name, task in running.items() if not task.done()}
+            if once and not running:
+                return
+            if running:
+                waiting = asyncio.create_task(home.store.wait(mark, 1.0))
+                await asyncio.wait((*running.values(), waiting), return_when=asyncio.FIRST_COMPLETED)
+                mark = await waiting
+            else:
+                mark = await home.store.wait(mark, 1.0)
+
+
+async def _attend(home: Home, session: str, emit: Emit) -> None:
+    """Drive it as soon as nobody does."""
+    row = await home.store.row(session)
+    try:
+        if row.held_by is not None:
+            await lease.lapse(places.driver_lock(home.path, session), row.epoch, row.held_by)
+            await drive(home, session, emit=emit, take=True)
+        else:
+            await drive(home, session, emit=emit)
+    except (SessionBusyError, StaleEpochError) as error:
+        emit(Notice(str(error)))
+

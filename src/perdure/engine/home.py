@@ -1,0 +1,151 @@
+"""A home, opened: the store, the text being streamed, the Spaces, and the sessions in it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from perdure.engine import places, process
+from perdure.engine.hosting import Hosting
+from perdure.log.live import LiveText
+from perdure.log.sqlite import SqliteStore
+from perdure.log.store import Binding, Header, SessionRow
+from perdure.model.catalog import resolve
+from perdure.model.stream import Model
+from perdure.program.builtin import BUILTIN
+from perdure.program.tools import Tool, ToolSet, load, names_of
+from perdure.record import records as r
+from perdure.record.errors import UsageError
+from perdure.record.records import Budget, Draft, SessionCreated
+from perdure.state.state import State, fold
+
+SESSION_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
+SESSION_CHARS = 10
+DEFAULT_BUDGET = Budget(failures=10)
+"""Ten identical failures in a row end a submission: nobody wants to pay for the eleventh."""
+
+
+class Home:
+    """Open with `await Home.open(...)`; belongs to one event loop."""
+
+    def __init__(self, path: Path, store: SqliteStore, live: LiveText, environ: Mapping[str, str]) -> None:
+        self.path = path
+        self.store = store
+        self.live = live
+        self.spaces = Hosting(path, environ)
+        self.owner = process.identify()
+
+    @classmethod
+    async def open(cls, path: str | os.PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None) -> Home:
+        folder = places.home_path(path)
+        store = await SqliteStore.open(folder)
+        try:
+            live = await LiveText.open(folder)
+        except BaseException:
+            await store.close()
+            raise
+        return cls(folder, store, live, os.environ if environ is None else environ)
+
+    async def close(self) -> None:
+        await self.live.close()
+        await self.store.close()
+
+    # ---- sessions ----------------------------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        model: str,
+        session: str | None = None,
+        model_options: dict[str, Any] | None = None,
+        space: str = "host",
+        custody: str = "auto",
+        tools: Iterable[Tool] = BUILTIN,
+        instructions: str = "",
+        turn_budget: Budget = DEFAULT_BUDGET,
+        session_budget: Budget = Budget(),
+    ) -> str:
+        """A new session on a directory; its id. Everything that can be wrong is found before anything is stored."""
+        root = places.check_root(directory, self.path)
+        if space != "host":
+            raise UsageError(f"there is no Space of kind '{space}'; the kind that exists is host")
+        options = model_options or {}
+        if model.startswith("scripted:"):
+            model = f"scripted:{Path(model.partition(':')[2]).expanduser().absolute()}"
+        self.model(model, options)
+        id = _checked(session) if session else _new_id()
+        tools = tuple(tools)
+        created = SessionCreated(
+            log_id=uuid.uuid4().hex,
+            agent="coding",
+            program="conversation",
+            program_version=1,
+            model=model,
+            model_options=options,
+            space=space,
+            custody=custody,
+            tools=names_of(tools),
+            tools_digest=ToolSet(tools).digest,
+            turn_budget=turn_budget,
+            session_budget=session_budget,
+            instructions=instructions,
+        )
+        stat = root.stat()
+        header = Header(id, created.log_id, (Draft(created), Draft(r.ThreadOpened("main"), "main", -1)))
+        await self.store.create(header)
+        await self.store.bind(Binding(id, str(root), stat.st_dev, stat.st_ino))
+        return id
+
+    def model(self, name: str, options: Mapping[str, Any]) -> Model:
+        return resolve(name, base_url=options.get("base_url"))
+
+    def models(self, created: SessionCreated) -> Callable[[str], Model]:
+        """Models by name, each made once: a script is read, a client opened, when it is first asked for."""
+        made: dict[str, Model] = {}
+
+        def get(name: str) -> Model:
+            if name not in made:
+                made[name] = self.model(name, created.model_options)
+            return made[name]
+
+        return get
+
+    def tools(self, created: SessionCreated) -> ToolSet:
+        return load(created.tools, BUILTIN)
+
+    async def find(self, name: str | None, directory: str | os.PathLike[str] | None = None) -> SessionRow:
+        """The session of that id or unique prefix, or the newest one on the directory. UsageError says which ones there are."""
+        rows = await self.store.rows()
+        if name:
+            found = [row for row in rows if row.session == name] or [row for row in rows if row.session.startswith(name)]
+            if len(found) == 1:
+                return found[0]
+            which = f"'{name}' names {len(found)} sessions: {', '.join(row.session for row in found)}" if found else ""
+            raise UsageError(which or f"there is no session '{name}'; `perdure ls` lists them")
+        root = os.path.realpath(Path(directory or ".").expanduser())
+        here = [row for row in rows if (b := await self.store.binding(row.session)) and b.directory == root]
+        if not here:
+            raise UsageError(f"there is no session on {root}; `perdure ls` lists them, `perdure run` starts one")
+        return max(here, key=lambda row: row.created_at)
+
+    async def state(self, session: str) -> State:
+        """The session's state, folded from its log."""
+        state = State()
+        async for stored in self.store.read(session):
+            state = fold(state, stored)
+        return state
+
+
+def _new_id() -> str:
+    return "".join(secrets.choice(SESSION_ALPHABET) for _ in range(SESSION_CHARS))
+
+
+def _checked(name: str) -> str:
+    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or len(name) > 64 or name.startswith("."):
+        raise UsageError(f"'{name}' can't name a session: use up to 64 letters, digits, '-', '_' and '.'")
+    return name

@@ -1,0 +1,78 @@
+"""The `host` kind of Space for drivers: the directory a person works in, under one supervisor of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, cast
+
+from perdure.drive.spaces import Opened, RootReplacedError
+from perdure.log.store import Binding
+from perdure.record.records import SessionCreated
+from perdure.space import death
+from perdure.space.host import HostSpaces
+from perdure.spaced.tree import TREE_LEAF, encode_leaf, sha256
+from perdure.state.workspace import Workspace
+
+EMPTY_TREE = sha256(encode_leaf(TREE_LEAF, ())).hex()
+
+
+class Hosting:
+    """Opens Spaces in place, for one home. `environ` is the driver's; commands see it without the providers' keys."""
+
+    def __init__(self, home: Path, environ: Mapping[str, str]) -> None:
+        self.environ = environ
+        self._spaces = HostSpaces(home)
+
+    def folder(self, session: str) -> Path:
+        return self._spaces.folder(session)
+
+    def floor(self, session: str) -> int:
+        return self._spaces.floor(session)
+
+    async def open(
+        self, session: str, binding: Binding, epoch: int, created: SessionCreated, workspace: Workspace
+    ) -> Opened:
+        root = Path(binding.directory)
+        _check_identity(root, binding, workspace)
+        seen_dead_ns = await self._end_unknown_life(session, workspace)
+        custody = cast(Literal["auto", "pidns", "unproven"], created.custody)
+        found = await self._spaces.open(session, root=root, epoch=epoch, custody=custody, env=self.environ)
+        return Opened(
+            found.space,
+            fresh=found.fresh,
+            dead_at_ns=found.dead_at_ns or seen_dead_ns,
+            survivors=found.survivors,
+            self_test=found.self_test,
+            mounts_left_out=found.mounts_left_out,
+        )
+
+    async def _end_unknown_life(self, session: str, workspace: Workspace) -> int | None:
+        """A supervisor that the log knows and whose state folder is gone can't be reached, so it must be dead before another begins."""
+        known = workspace.space
+        if known is None or (self._spaces.folder(session) / "init.json").exists():
+            return None
+        boot_id = known.incarnation.boot_id
+        if death.dead(known.init, boot_id) is not False:
+            return None
+        return await death.kill(known.init, boot_id)
+
+
+def _check_identity(root: Path, binding: Binding, workspace: Workspace) -> None:
+    """An in-place root is never made again: another directory in its place is somebody's doing, and waits for somebody's word."""
+    try:
+        stat = root.stat()
+    except FileNotFoundError:
+        raise RootReplacedError(f"{root} is gone; put it back, then `perdure resume`, or give the session up: `perdure abandon`") from None
+    if (stat.st_dev, stat.st_ino) != (binding.device, binding.inode):
+        raise RootReplacedError(
+            f"{root} is another directory than the one the session began in; put that one back, then `perdure resume`, "
+            "or give the session up: `perdure abandon`"
+        )
+    held = workspace.image is not None and workspace.image.tree != EMPTY_TREE
+    if held and not any(os.scandir(root)):
+        raise RootReplacedError(
+            f"{root} is empty, and the session's files are not; put them back or export them with `perdure diff`, "
+            "then `perdure resume`, or give the session up: `perdure abandon`"
+        )

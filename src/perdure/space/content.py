@@ -1,0 +1,95 @@
+"""Content of any length as an image holds it, outside of a tree: in chunks, named by the only one of them or by a file node.
+
+So the whole output of a command and a file of the workspace are stored alike, and equal bytes are stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from perdure.record.errors import CorruptLogError
+from perdure.record.parts import Digest
+from perdure.space.space import ChunkSource
+from perdure.spaced import tree
+
+BATCH_BYTES = 8 << 20
+
+Put = Callable[[list[tuple[Digest, bytes]]], Awaitable[None]]
+
+
+async def store(pieces: AsyncIterator[bytes], put: Put) -> tuple[Digest, int, set[Digest]]:
+    """Store what comes, in bounded memory: its digest, its size in bytes, and every digest that holds it."""
+    writer = _Writer(put)
+    async for piece in pieces:
+        await writer.add(piece)
+    return await writer.end()
+
+
+async def load(digest: Digest, size_bytes: int, source: ChunkSource) -> bytes:
+    """The content again. Raises CorruptLogError if a chunk of it is missing."""
+    if size_bytes == 0:
+        return b""
+    first = await _one(source, digest)
+    if len(first) == size_bytes and tree.sha256(first).hex() == digest and not first.startswith(tree.FILE_NODE):
+        return first
+    size, rows = tree.decode_file(first)
+    content = bytearray(size)
+    for row in rows:
+        content[row.offset : row.offset + row.length] = await _one(source, row.digest.hex())
+    return bytes(content)
+
+
+async def _one(source: ChunkSource, digest: Digest) -> bytes:
+    found = (await source([digest])).get(digest)
+    if found is None:
+        raise CorruptLogError(f"chunk {digest} is not in the store")
+    return found
+
+
+class _Writer:
+    """Cuts as the format wants: whole MiB, and behind the last one 64 KiB."""
+
+    def __init__(self, put: Put) -> None:
+        self._put = put
+        self._held = bytearray()
+        self._size = 0
+        self._rows: list[tree.Row] = []
+        self._batch: list[tuple[Digest, bytes]] = []
+        self._digests: set[Digest] = set()
+
+    async def add(self, piece: bytes) -> None:
+        self._held += piece
+        while len(self._held) >= tree.BLOCK_BYTES:
+            await self._cut(tree.BLOCK_BYTES)
+
+    async def _cut(self, length: int) -> None:
+        chunk = bytes(self._held[:length])
+        del self._held[:length]
+        if not tree.is_hole(chunk):
+            digest = tree.sha256(chunk)
+            self._rows.append(tree.Row(self._size, len(chunk), digest))
+            await self._keep(digest.hex(), chunk)
+        self._size += len(chunk)
+
+    async def _keep(self, digest: Digest, data: bytes) -> None:
+        self._digests.add(digest)
+        self._batch.append((digest, data))
+        if sum(len(data) for _, data in self._batch) >= BATCH_BYTES:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        if self._batch:
+            await self._put(self._batch)
+            self._batch = []
+
+    async def end(self) -> tuple[Digest, int, set[Digest]]:
+        while self._held:
+            await self._cut(min(tree.TAIL_BYTES, len(self._held)))
+        if tree.is_single(self._size, tuple(self._rows)):
+            digest = self._rows[0].digest.hex()
+        else:
+            node = tree.encode_file(self._size, tuple(self._rows))
+            digest = tree.sha256(node).hex()
+            await self._keep(digest, node)
+        await self._flush()
+        return digest, self._size, self._digests

@@ -1,0 +1,232 @@
+"""Spaces on this machine: who opens a session's Space reaches its supervisor, or proves the last one dead and starts the next life.
+
+`<home>/spaces/<session>/` is the Space's state folder; it belongs to the supervisor but for two files that are the home's: `token`, and `init.json`, what
+the kernel outside calls the supervisor. The latter is written before the first operation can be asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from perdure.record.errors import SpaceGoneError
+from perdure.record.records import Init, Process
+from perdure.space import death
+from perdure.space.client import HostSpace
+from perdure.space.environment import command_environment
+from perdure.space.lane import Lanes
+from perdure.space.launch import START_S, Custody, choose, launch
+from perdure.spaced.custody import boot_id
+from perdure.spaced.fence import read_floor
+from perdure.spaced.wire import SPOKEN
+
+RETRY_S = 0.05
+
+
+class Supervisor(Struct, frozen=True):
+    """`init.json`: a life of the supervisor, and when a Perdure process saw it die."""
+
+    instance: int
+    boot_id: str
+    init: Init
+    custody: Literal["pidns", "unproven"]
+    dead_at_ns: int | None = None
+
+
+class Previous(Struct, frozen=True):
+    """The life before this one. `proven`: nothing of it can still run. `dead_at_ns` is when its death was seen, None if only its result was."""
+
+    instance: int
+    custody: Literal["pidns", "unproven"]
+    proven: bool
+    dead_at_ns: int | None = None
+
+
+class Opened(Struct, frozen=True):
+    """A Space that answers, and what was found on the way to it.
+
+    `started`: a new life was begun. `fresh`: a new generation too, so its ledger knows nothing. `dead_at_ns` is the previous life's, if this open
+    found one dead. `survivors` are processes of it whose death can't be proven. `device` and `inode` are the root's.
+    """
+
+    space: HostSpace
+    started: bool
+    fresh: bool
+    device: int
+    inode: int
+    previous: Previous | None = None
+    dead_at_ns: int | None = None
+    survivors: tuple[Process, ...] = ()
+    self_test: dict[str, bool] = {}
+    mounts_left_out: tuple[str, ...] = ()
+
+
+class HostSpaces:
+    """The Spaces of one home."""
+
+    def __init__(self, home: Path, *, idle_s: float | None = None) -> None:
+        self._spaces = home / "spaces"
+        self._idle_s = idle_s
+
+    def folder(self, session: str) -> Path:
+        return self._spaces / session
+
+    def floor(self, session: str) -> int:
+        """The Space's fence, read without asking anybody; 0 where there is no Space yet."""
+        return read_floor(str(self.folder(session)))
+
+    async def open(
+        self,
+        session: str,
+        *,
+        root: Path,
+        epoch: int,
+        custody: Custody = "auto",
+        env: Mapping[str, str] | None = None,
+        own_workspace: bool = False,
+        exclude: Sequence[str] = (),
+    ) -> Opened:
+        """Reach the living supervisor, or start its next life. It is not fenced yet if it was reached.
+
+        Raises StaleEpochError below its floor, SpaceGoneError if no supervisor comes up, UsageError if `pidns` can't be had.
+        """
+        folder = self.folder(session)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        opening = _Opening(folder, root, epoch, command_environment(os.environ if env is None else env), own_workspace)
+        arguments = ["--epoch", str(epoch), *(["--own"] if own_workspace else [])]
+        arguments += ["--exclude", msgspec.json.encode(list(exclude)).decode()] if exclude else []
+        arguments += ["--idle-s", str(self._idle_s)] if self._idle_s is not None else []
+        return await opening.run(choose(custody), arguments)
+
+
+class _Opening:
+    """One attempt to come to a supervisor."""
+
+    def __init__(self, folder: Path, root: Path, epoch: int, environment: Mapping[str, str], own_workspace: bool) -> None:
+        self._folder = folder
+        self._root = root
+        self._epoch = epoch
+        self._environment = dict(environment)
+        self._own_workspace = own_workspace
+        self._token = _token(folder)
+
+    async def run(self, custody: Literal["pidns", "unproven"], arguments: Sequence[str]) -> Opened:
+        before = _identity(self._folder)
+        previous: Previous | None = None
+        patience = time.monotonic() + START_S
+        while True:
+            found = await self._reach()
+            if found is not None:
+                return self._opened(*found, before, previous)
+            previous = await self._bury() or previous
+            try:
+                await launch(self._folder, self._root, custody, arguments, self._environment)
+            except SpaceGoneError:
+                # Another opener may have been faster and its supervisor about to answer; one that never does is ended.
+                if time.monotonic() > patience and not await self._end_holder():
+                    raise
+                await asyncio.sleep(RETRY_S)
+
+    async def _reach(self) -> tuple[HostSpace, dict[str, Any]] | None:
+        """The supervisor behind the newest socket, which is recorded before anything is asked of it; None if it does not answer."""
+        names = sorted((path.name for path in self._folder.glob("s-*")), key=lambda name: int(name[2:]))
+        if not names:
+            return None
+        greeting = {"verb": "hello", "token": self._token, "epoch": self._epoch, "versions": SPOKEN, "env": self._environment}
+        lanes = Lanes(self._folder, names[-1], greeting)
+        try:
+            lane = await lanes.connect()
+        except SpaceGoneError:
+            return None
+        init = death.identify(death.peer(lane.socket))
+        identity = _identity(self._folder)
+        if init is None or names[-1] != f"s-{identity['instance']}":
+            lane.close()
+            return None
+        _record(self._folder, Supervisor(identity["instance"], identity["boot_id"], init, identity["custody"]))
+        try:
+            hello = await lanes.greet(lane)
+        except SpaceGoneError:
+            return None
+        lanes.keep(lane)
+        return HostSpace(lanes, self._token, self._epoch, hello, init, own_workspace=self._own_workspace), hello
+
+    async def _bury(self) -> Previous | None:
+        """The last life does not answer: it is dead, or it will be."""
+        known = _recorded(self._folder)
+        if known is None:
+            return None
+        gone = death.dead(known.init, known.boot_id)
+        if gone is False:
+            known = msgspec.structs.replace(known, dead_at_ns=await death.kill(known.init, known.boot_id))
+            _record(self._folder, known)
+        return Previous(known.instance, known.custody, gone is not None and known.custody == "pidns", known.dead_at_ns)
+
+    async def _end_holder(self) -> bool:
+        """Kill a supervisor that holds the folder and was silent from its first breath; False if there is none."""
+        pid = death.lock_holder(self._folder / "lock")
+        init = death.identify(pid) if pid else None
+        if init is None:
+            return False
+        await death.kill(init, boot_id())
+        return True
+
+    def _opened(self, space: HostSpace, hello: Mapping[str, Any], before: Mapping[str, Any], previous: Previous | None) -> Opened:
+        if previous is not None and hello["closed_by"] == previous.instance:
+            previous = msgspec.structs.replace(previous, proven=True)
+        return Opened(
+            space,
+            started=hello["instance"] != before.get("instance"),
+            fresh=hello["generation"] != before.get("generation"),
+            device=hello["device"],
+            inode=hello["inode"],
+            previous=previous,
+            dead_at_ns=previous.dead_at_ns if previous else None,
+            mounts_left_out=tuple(hello.get("mounts_left_out", ())),
+        )
+
+
+def _token(folder: Path) -> str:
+    """The Space's, made on first use: complete before it has its name."""
+    path = folder / "token"
+    if not path.exists():
+        beside = folder / f"token.{secrets.token_hex(4)}"
+        beside.touch(mode=0o600)
+        beside.write_text(secrets.token_hex(32))
+        with contextlib.suppress(FileExistsError):
+            os.link(beside, path)
+        beside.unlink()
+    return path.read_text()
+
+
+def _identity(folder: Path) -> dict[str, Any]:
+    """What the supervisor wrote of itself; empty before its first life."""
+    try:
+        return dict(msgspec.json.decode((folder / "identity.json").read_bytes()))
+    except FileNotFoundError:
+        return {}
+
+
+def _recorded(folder: Path) -> Supervisor | None:
+    try:
+        return msgspec.json.decode((folder / "init.json").read_bytes(), type=Supervisor)
+    except FileNotFoundError:
+        return None
+
+
+def _record(folder: Path, supervisor: Supervisor) -> None:
+    known = _recorded(folder)
+    if known is not None and msgspec.structs.replace(known, dead_at_ns=None) == supervisor:
+        return
+    beside = folder / f"init.{secrets.token_hex(4)}"
+    beside.write_bytes(msgspec.json.encode(supervisor))
+    beside.rename(folder / "init.json")

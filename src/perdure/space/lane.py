@@ -1,0 +1,167 @@
+"""The client's end of connections to a supervisor: lanes, one request at a time each, and a small pool of them.
+
+A lane that was left in the middle of a request is closed, never used again: what it would still bring belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from perdure.record.errors import SpaceGoneError, StaleEpochError, UsageError
+from perdure.record.parts import Digest
+from perdure.space.space import ChunkSource
+from perdure.spaced import wire
+from perdure.spaced.errors import ProtocolError
+
+IDLE_LANES = 4
+
+
+class Lane:
+    """One connection. Every method raises SpaceGoneError when the supervisor is gone or has been silent for 10 s."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, folder: Path, name: str) -> Lane:
+        """Raises OSError where nobody listens."""
+        folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return cls(*await asyncio.open_unix_connection(wire.address(str(folder), name, folder_fd)))
+        finally:
+            os.close(folder_fd)
+
+    @property
+    def socket(self) -> socket.socket:
+        found = self._writer.get_extra_info("socket")
+        assert found is not None
+        return found  # type: ignore[no-any-return]
+
+    async def ask(self, request: Mapping[str, Any], source: ChunkSource | None = None) -> Any:
+        """The answer, serving chunks to the supervisor meanwhile. StaleEpochError as the Space says so; UsageError for a wrong request."""
+        async for header, _ in self.parts(request, source):
+            if "ok" in header:
+                return header["ok"]
+        raise AssertionError("an answer ends with ok or an error")
+
+    async def parts(
+        self, request: Mapping[str, Any], source: ChunkSource | None = None
+    ) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
+        """The frames of the answer; the last one has `ok`."""
+        await self._send(dict(request))
+        while True:
+            header, payload = await self._receive()
+            if "error" in header:
+                raise _error(header)
+            if "need" in header:
+                assert source is not None
+                await self._serve(header["need"], source)
+            elif "alive" not in header:
+                yield header, payload
+                if "ok" in header:
+                    return
+
+    def close(self) -> None:
+        self._writer.close()
+
+    async def _serve(self, digests: Iterable[Digest], source: ChunkSource) -> None:
+        batch: list[tuple[Digest, bytes]] = []
+        for digest, data in (await source(digests)).items():
+            batch.append((digest, data))
+            if sum(len(data) for _, data in batch) >= wire.BATCH_BYTES:
+                await self._have(batch, more=True)
+                batch = []
+        await self._have(batch, more=False)
+
+    async def _have(self, batch: list[tuple[Digest, bytes]], *, more: bool) -> None:
+        sizes = [[digest, len(data)] for digest, data in batch]
+        await self._send({"have": sizes, "more": more}, b"".join(data for _, data in batch))
+
+    async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        try:
+            self._writer.write(wire.encode(header, payload))
+            async with asyncio.timeout(wire.SILENCE_S):
+                await self._writer.drain()
+        except (OSError, TimeoutError) as error:
+            raise SpaceGoneError(f"the supervisor does not listen any more: {error}") from error
+
+    async def _receive(self) -> tuple[dict[str, Any], bytes]:
+        try:
+            async with asyncio.timeout(wire.SILENCE_S):
+                head, payload = wire.lengths(await self._reader.readexactly(wire.PREFIX.size))
+                return wire.decode(await self._reader.readexactly(head)), await self._reader.readexactly(payload)
+        except TimeoutError as error:
+            raise SpaceGoneError(f"the supervisor has been silent for {wire.SILENCE_S:g} s") from error
+        except (OSError, EOFError, ValueError, ProtocolError) as error:
+            raise SpaceGoneError(f"the supervisor is gone in the middle of an answer: {error}") from error
+
+
+class Lanes:
+    """Lanes to one instance. `greeting` is sent first on each."""
+
+    def __init__(self, folder: Path, name: str, greeting: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._name = name
+        self.greeting = dict(greeting)
+        self._idle: list[Lane] = []
+
+    async def connect(self) -> Lane:
+        try:
+            return await Lane.open(self._folder, self._name)
+        except OSError as error:
+            raise SpaceGoneError(f"nobody listens at {self._folder / self._name}: {error}") from error
+
+    async def greet(self, lane: Lane) -> dict[str, Any]:
+        """What the supervisor says of itself."""
+        try:
+            hello: dict[str, Any] = await lane.ask(self.greeting)
+        except BaseException:
+            lane.close()
+            raise
+        return hello
+
+    @asynccontextmanager
+    async def lane(self) -> AsyncIterator[Lane]:
+        """A lane for one request; back into the pool only if the request was answered."""
+        if self._idle:
+            lane = self._idle.pop()
+        else:
+            lane = await self.connect()
+            await self.greet(lane)
+        try:
+            yield lane
+        except (StaleEpochError, UsageError):
+            self.keep(lane)
+            raise
+        except BaseException:
+            lane.close()
+            raise
+        self.keep(lane)
+
+    def keep(self, lane: Lane) -> None:
+        if len(self._idle) < IDLE_LANES:
+            self._idle.append(lane)
+        else:
+            lane.close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _error(header: Mapping[str, Any]) -> Exception:
+    message = header.get("message", "")
+    match header["error"]:
+        case "stale":
+            return StaleEpochError(message)
+        case "protocol":
+            return UsageError(f"the Space refused the request: {message}")
+        case _:
+            return SpaceGoneError(f"the Space could not do it: {message}")

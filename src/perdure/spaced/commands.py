@@ -1,0 +1,131 @@
+"""A command under its keeper: started, waited for, ended by its limits or by request."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import Callable, Mapping, Sequence
+
+from perdure.spaced import processes
+from perdure.spaced.custody import Custody
+from perdure.spaced.errors import FencedError
+from perdure.spaced.keeper import keep
+from perdure.spaced.steps import step
+
+TICK_S = 0.25
+GRACE_S = 2.0
+KILL_PAUSE_S = 0.005
+
+
+def shell(command: str) -> list[str]:
+    for path in ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"):
+        if os.path.exists(path):
+            return [path, "-c", command]
+    return ["/bin/sh", "-c", command]
+
+
+class Command:
+    """One run of a program. `exit_code` is None until the program itself has ended; `gone` says that its whole tree is dead."""
+
+    def __init__(
+        self,
+        custody: Custody,
+        key: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        output_fd: int,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self._custody = custody
+        self._key = key
+        self._output_fd = output_fd
+        self._asked: float | None = None
+        self._wake, self._wake_end = os.pipe()
+        self._unread = b""
+        self.pid = 0
+        self.exit_code: int | None = None
+        self.gone = False
+        step("spawn")
+        with custody.reaping:
+            # Whoever kills everything passes through this lock after he has cancelled: nothing is started behind his back.
+            if cancelled():
+                raise FencedError(key)
+            keeper, self._report = keep(arguments, environment, output_fd)
+            custody.keepers[keeper] = key
+        while not self.pid and not self.gone:
+            self._read()
+        custody.groups[self.pid] = key
+        step("spawned")
+
+    def run(self, timeout_s: float, max_output_bytes: int) -> str:
+        """The cause of its end. Its whole tree is dead unless the cause is `self`."""
+        deadline = time.monotonic() + timeout_s
+        while self.exit_code is None and not self.gone:
+            self._poll(min(TICK_S, max(deadline - time.monotonic(), 0)))
+            if self._asked is not None:
+                self.end(self._asked)
+                return "abort"
+            if self.exit_code is not None or self.gone:
+                break
+            if os.fstat(self._output_fd).st_size > max_output_bytes:
+                self.end(0)
+                return "output"
+            if time.monotonic() >= deadline:
+                self.end(GRACE_S)
+                return "timeout"
+        return "self"
+
+    def ask_to_end(self, grace_s: float) -> None:
+        """From another thread: `run` ends the tree and returns `abort`."""
+        self._asked = grace_s
+        os.write(self._wake_end, b"!")
+
+    def end(self, grace_s: float) -> None:
+        """SIGTERM for every process of the tree, SIGKILL for what is left after the grace. Returns when all are dead."""
+        deadline = time.monotonic() + grace_s
+        if grace_s > 0:
+            step("terminate")
+            self._signal(signal.SIGTERM)
+        while not self.gone and time.monotonic() < deadline:
+            self._poll(deadline - time.monotonic())
+        step("kill")
+        while not self.gone:
+            self._signal(signal.SIGKILL)
+            self._poll(KILL_PAUSE_S)
+        # The keeper's end proves it, unless the command killed its keeper; then its orphans are the supervisor's.
+        while self._signal(signal.SIGKILL):
+            time.sleep(KILL_PAUSE_S)
+        step("killed")
+
+    def close(self) -> None:
+        for fd in (self._report, self._wake, self._wake_end):
+            os.close(fd)
+
+    def _signal(self, number: int) -> bool:
+        rows = self._custody.of(self._key)
+        for row in rows:
+            processes.send(row, number)
+        return bool(rows)
+
+    def _poll(self, timeout_s: float) -> None:
+        poll = select.poll()
+        poll.register(self._report, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(max(timeout_s, 0) * 1000)]
+        if self._wake in ready:
+            os.read(self._wake, 64)
+        if self._report in ready:
+            self._read()
+
+    def _read(self) -> None:
+        data = os.read(self._report, 4096)
+        self.gone = not data
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            word, number = line.split()
+            if word == b"pid":
+                self.pid = int(number)
+            else:
+                self.exit_code = int(number)

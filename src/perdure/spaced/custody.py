@@ -1,0 +1,106 @@
+"""The means to kill every process of a Space, and to know that they are dead.
+
+`pidns`: this supervisor is PID 1 of a namespace of its own. Nothing can leave it, `kill(-1)` reaches everything in it, and the kernel
+kills the rest when PID 1 dies. `unproven`: a subreaper (Linux) or nothing but process groups (elsewhere); it does as well while the supervisor
+lives, but a violent death of the supervisor proves nothing about its children.
+
+The reaper is the only one who waits for this process's children, and takes a dead child's pid away only under `reaping`: whoever holds that
+lock may signal a child by pid. Exit codes do not come this way: a keeper reports them through its pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from perdure.spaced import processes
+from perdure.spaced.keeper import subreaper
+from perdure.spaced.processes import Row
+from perdure.spaced.steps import step
+
+KILL_PAUSE_S = 0.002
+GIVE_UP_S = 30.0
+
+
+def boot_id() -> str:
+    """Another one after each start of the kernel."""
+    if sys.platform == "linux":
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    name = "kern.bootsessionuuid"
+    return subprocess.run(["sysctl", "-n", name], stdout=subprocess.PIPE, check=True).stdout.decode().strip()
+
+
+class Custody:
+    def __init__(self) -> None:
+        self.proven = os.getpid() == 1
+        self.reaping = threading.Lock()
+        self.keepers: dict[int, str] = {}
+        self.groups: dict[int, str] = {}
+        if not self.proven:
+            subreaper()
+
+    def reap(self) -> None:
+        """Bury every dead child, adopted orphans included. Called on SIGCHLD."""
+        while True:
+            try:
+                with self.reaping:
+                    pid, _ = os.waitpid(-1, os.WNOHANG)
+                    self.keepers.pop(pid, None)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+
+    def living(self) -> dict[int, tuple[Row, str | None]]:
+        """Every process of the Space but this one and the keepers, with the key of the operation that started it."""
+        rows = processes.table()
+        own = os.getpid()
+        with self.reaping:
+            keepers = dict(self.keepers)
+        found: dict[int, tuple[Row, str | None]] = {}
+        for row in processes.descendants(rows, [own]):
+            found[row.pid] = (row, None)
+        for keeper, key in keepers.items():
+            for row in processes.descendants(rows, [keeper]):
+                found[row.pid] = (row, key)
+        if not processes.LINUX:
+            found.update((row.pid, (row, self.groups[row.group])) for row in rows.values() if row.group in self.groups)
+        return {pid: one for pid, one in found.items() if pid not in keepers and pid != own}
+
+    def of(self, key: str) -> list[Row]:
+        return [row for row, owner in self.living().values() if owner == key]
+
+    def kill_all(self) -> int:
+        """Every other process of the Space dies, keepers included; returns when none is left, how many there were at first."""
+        count = len(self.living())
+        deadline = time.monotonic() + GIVE_UP_S
+        step("kill all")
+        while not self._strike():
+            if time.monotonic() > deadline:
+                raise TimeoutError("processes of the Space do not die: %s" % sorted(self.living()))
+            time.sleep(KILL_PAUSE_S)
+        step("killed all")
+        return count
+
+    def _strike(self) -> bool:
+        """One blow at everything; True when there was nothing to hit."""
+        if self.proven:
+            try:
+                os.kill(-1, signal.SIGKILL)
+            except ProcessLookupError:
+                return True
+            return False
+        with self.reaping:
+            keepers = dict(self.keepers)
+            for pid in keepers:
+                # A keeper goes first: its children come to the supervisor instead of being started anew below it.
+                os.kill(pid, signal.SIGKILL)
+        rows = [row for row, _ in self.living().values()]
+        for row in rows:
+            processes.send(row, signal.SIGKILL)
+        return not keepers and not rows

@@ -1,0 +1,71 @@
+"""The floor: the epoch below which nothing is served any more.
+
+Every request is admitted under the gate's lock and leaves when it is answered; every operation belongs to an epoch. Raising the floor is one
+assignment under that lock, after the file was replaced: from then on nothing older is admitted, and whatever older is still at work finds itself
+cancelled. `drain` waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Iterator
+
+from perdure.spaced.errors import ProtocolError, StaleError
+from perdure.spaced.steps import step
+
+_FILE = "floor"
+
+
+def read_floor(folder: str) -> int:
+    """The floor as the file has it; 0 where there is none."""
+    try:
+        with open(os.path.join(folder, _FILE)) as file:
+            return int(file.read())
+    except FileNotFoundError:
+        return 0
+
+
+class Gate:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.lock = threading.RLock()
+        self._left = threading.Condition(self.lock)
+        self._inside: list[int] = []
+        self.floor = read_floor(folder)
+
+    def check(self, epoch: int, *, exactly: bool = False) -> None:
+        """StaleError below the floor. `exactly`: what acts on the Space must have fenced it first."""
+        if epoch < self.floor:
+            raise StaleError("epoch %d is below the floor %d: a newer driver holds the Space" % (epoch, self.floor))
+        if exactly and epoch > self.floor:
+            raise ProtocolError("epoch %d has not fenced the Space yet, whose floor is %d" % (epoch, self.floor))
+
+    @contextlib.contextmanager
+    def admitted(self, epoch: int, *, exactly: bool = False) -> Iterator[None]:
+        with self.lock:
+            self.check(epoch, exactly=exactly)
+            self._inside.append(epoch)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._inside.remove(epoch)
+                self._left.notify_all()
+
+    def raise_to(self, epoch: int) -> None:
+        """Persist the floor, then let it hold. Called with the lock held."""
+        path = os.path.join(self._folder, _FILE)
+        step("floor write")
+        with open(path + ".new", "w") as file:
+            file.write("%d\n" % epoch)
+        os.rename(path + ".new", path)
+        step("floor written")
+        self.floor = epoch
+
+    def drain(self) -> None:
+        """Returns when every request admitted below the floor has been answered."""
+        with self.lock:
+            while any(epoch < self.floor for epoch in self._inside):
+                self._left.wait()

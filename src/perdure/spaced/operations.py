@@ -1,0 +1,262 @@
+"""Operations: each has a key, an entry in the ledger and a thread, and ends with an outcome and, if it mutates, a capture.
+
+The entry stands before the thread starts. The capture is taken by the same thread as soon as the operation's own effects are over, so what others
+change afterwards is not booked to it. An operation whose epoch fell below the floor ends `fenced`: it is not captured, it is undone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import Any, Callable, Mapping
+
+from perdure.spaced import output, processes, survivors
+from perdure.spaced.commands import Command, shell
+from perdure.spaced.custody import Custody
+from perdure.spaced.errors import FencedError, OpError
+from perdure.spaced.fence import Gate
+from perdure.spaced.ledger import FENCED, Entry, Ledger
+from perdure.spaced.workspace import Workspace
+from perdure.spaced.steps import step
+from perdure.spaced.workspace import Workspace
+
+_SEARCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "search.py")
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "exec": {"timeout_s": 600.0, "env": {}, "background": False, "mutating": True, "max_output_bytes": 1 << 30},
+    "search": {"timeout_s": 30.0, "env": {}, "background": False, "mutating": False, "max_output_bytes": 1 << 20},
+    "write": {"mutating": True},
+    "edit": {"mutating": True},
+}
+
+
+class Operations:
+    """Everything that runs, and the one workspace it runs in."""
+
+    def __init__(self, folder: str, gate: Gate, ledger: Ledger, custody: Custody, workspace: Workspace) -> None:
+        self._outputs = os.path.join(folder, "outputs")
+        os.makedirs(self._outputs, mode=0o700, exist_ok=True)
+        self.gate = gate
+        self.ledger = ledger
+        self.custody = custody
+        self.workspace = workspace
+        self.workspace_lock = threading.Lock()
+        self._commands: dict[str, Command] = {}
+        self._asked: dict[str, float] = {}
+        self._commands_lock = threading.Lock()
+        self._broken_off = "fenced"
+
+    # ---- from lanes
+
+    def start(
+        self, key: str, op: dict[str, Any], base: dict[str, Any] | None, epoch: int, environment: Mapping[str, str]
+    ) -> Entry:
+        with self.gate.lock:
+            self.gate.check(epoch, exactly=True)
+            entry, new = self.ledger.begin(key, op, epoch)
+        if new:
+            arguments = (entry, {**_DEFAULTS.get(op["type"], {}), **op}, base, environment)
+            threading.Thread(target=self._run, args=arguments, name=key, daemon=True).start()
+        return entry
+
+    def stop(self, key: str, grace_s: float) -> None:
+        """Ask it to end; files are not cut in the middle."""
+        with self._commands_lock:
+            entry = self.ledger.get(key)
+            if entry is None or entry.cause is not None:
+                return
+            self._asked[key] = grace_s
+            if key in self._commands:
+                self._commands[key].ask_to_end(grace_s)
+
+    def fence(self, epoch: int, adopt: set[str]) -> tuple[list[str], int]:
+        """Raise the floor; (adopted keys, processes killed). All or nothing: one running operation that nobody adopts, and every process dies."""
+        with self.gate.lock:
+            self.gate.check(epoch)
+            running = self.ledger.running()
+            whole = all(entry.key in adopt for entry in running)
+            self.gate.raise_to(epoch)
+            self.ledger.assign(running, epoch if whole else FENCED)
+        self.wake()
+        self.gate.drain()
+        if whole:
+            return [entry.key for entry in running], 0
+        return [], self.kill_all()
+
+    def kill_all(self) -> int:
+        """Every process of the Space dies and every running operation ends `fenced`; returns when all have."""
+        self.ledger.assign(self.ledger.running(), FENCED)
+        with self.custody.reaping:
+            pass
+        killed = self.custody.kill_all()
+        with self.ledger.changed:
+            self.ledger.changed.wait_for(lambda: not self._open())
+        return killed
+
+    def shut_down(self) -> None:
+        """An orderly end of this life: nothing of it is left, and the ledger says so."""
+        self._broken_off = "shutdown"
+        with self.gate.lock:
+            self.kill_all()
+            with self.workspace_lock:
+                self.workspace.save()
+            self.ledger.close()
+
+    def wake(self) -> None:
+        """Whoever waits looks again at whether he may."""
+        with self.ledger.changed:
+            self.ledger.changed.notify_all()
+
+    def capture(self, base: dict[str, Any] | None, cancelled: Callable[[], bool]) -> dict[str, Any]:
+        with self.workspace_lock:
+            step("capture")
+            living = self.custody.living()
+            capture = self.workspace.capture(base, hot=processes.hot(living), cancelled=cancelled)
+            left = self.left()
+            step("captured")
+        return {**capture, "left": left} if left else capture
+
+    def left(self) -> list[dict[str, Any]]:
+        """Living processes that no running command answers for, in the shape of `Process`."""
+        rows = {pid: key for pid, (_, key) in self.custody.living().items() if key not in self._commands}
+        ports = processes.ports(rows)
+        return [_process(pid, key, ports.get(pid, [])) for pid, key in sorted(rows.items())]
+
+    def survivors(self) -> list[dict[str, Any]]:
+        """Processes of earlier lives. A namespace takes its processes with it; without one they are looked for, killed and named."""
+        if self.custody.proven:
+            return []
+        older = {entry.key: entry.group for entry in self.ledger.older()}
+        return [_process(row.pid, key, []) for row, key in survivors.end(older, set(self.custody.living()))]
+
+    def settle(self, image: dict[str, Any]) -> dict[str, Any]:
+        """The log holds the image and what was reported before it."""
+        step("settle")
+        with self.workspace_lock:
+            self.workspace.staging.settle(image)
+        for entry in self.ledger.settle():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.output_path(entry))
+        return {}
+
+    def output_path(self, entry: Entry) -> str:
+        return os.path.join(self._outputs, entry.output)
+
+    # ---- the thread of one operation
+
+    def _run(self, entry: Entry, op: dict[str, Any], base: dict[str, Any] | None, environment: Mapping[str, str]) -> None:
+        def cancelled() -> bool:
+            return entry.epoch < self.gate.floor
+
+        started = time.monotonic()
+        capture = None
+        try:
+            cause, result = self._effect(entry, op, environment, cancelled)
+            result["duration_s"] = round(time.monotonic() - started, 3)
+            if op.get("mutating") and not cancelled():
+                capture = self._capture(entry, result, base, cancelled)
+            if cancelled():
+                raise FencedError(entry.key)
+        except FencedError:
+            cause, result, capture = self._broken_off, {"ok": False}, None
+        self.ledger.end(entry, cause, result, capture)
+
+    def _effect(
+        self, entry: Entry, op: dict[str, Any], environment: Mapping[str, str], cancelled: Callable[[], bool]
+    ) -> tuple[str, dict[str, Any]]:
+        if op["type"] in ("exec", "search"):
+            return self._command(entry, op, environment, cancelled)
+        from perdure.spaced import files
+
+        try:
+            if not op.get("mutating"):
+                return "self", files.run(self.workspace, op, cancelled)
+            with self.workspace_lock:
+                if cancelled():
+                    raise FencedError(entry.key)
+                return "self", files.run(self.workspace, op, cancelled)
+        except OpError as error:
+            return "self", {"ok": False, "text": str(error)}
+        except OSError as error:
+            return "self", {"ok": False, "text": "%s failed: %s" % (op["type"], error)}
+
+    def _command(
+        self, entry: Entry, op: dict[str, Any], environment: Mapping[str, str], cancelled: Callable[[], bool]
+    ) -> tuple[str, dict[str, Any]]:
+        if op["type"] == "exec":
+            arguments = shell(op["command"])
+        else:
+            asked = {name: op[name] for name in ("pattern", "path", "glob", "limit") if name in op}
+            arguments = [sys.executable, "-I", "-S", _SEARCH, json.dumps(asked)]
+        environment = {**environment, "PWD": self.workspace.root_path, processes.CALL_KEY: entry.key, **op["env"]}
+        fd = os.open(self.output_path(entry), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            command = Command(self.custody, entry.key, arguments, environment, fd, cancelled)
+            with self._commands_lock:
+                self._commands[entry.key] = command
+                if entry.key in self._asked:
+                    command.ask_to_end(self._asked[entry.key])
+            try:
+                self.ledger.group(entry, command.pid)
+                cause = "self" if op["background"] else command.run(op["timeout_s"], op["max_output_bytes"])
+                step("command ended")
+            finally:
+                with self._commands_lock:
+                    del self._commands[entry.key]
+                command.close()
+            return self._ended(entry, op, command, cause, fd)
+        finally:
+            os.close(fd)
+
+    def _ended(self, entry: Entry, op: dict[str, Any], command: Command, cause: str, fd: int) -> tuple[str, dict[str, Any]]:
+        text, truncated = output.view(fd, call_of(entry.key))
+        notes = {
+            "timeout": "[timed out after %g s; every process of it was killed]" % op.get("timeout_s", 0),
+            "output": "[printed more than %d bytes; every process of it was killed]" % op.get("max_output_bytes", 0),
+            "abort": "[aborted; every process of it was killed]",
+        }
+        if op["background"]:
+            text += "[started in the background, pid %d]\n" % command.pid
+        elif cause in notes:
+            text = text if not text or text.endswith("\n") else text + "\n"
+            text += notes[cause] + "\n"
+        elif command.exit_code is None:
+            text += "[its keeper was killed; how it ended is not known]\n"
+        result = {"ok": op["background"] or (cause == "self" and command.exit_code == 0), "text": text}
+        result["output_bytes"] = os.fstat(fd).st_size
+        result["truncated"] = truncated
+        if command.exit_code is not None:
+            result["exit_code"] = command.exit_code
+        return ("self" if cause == "output" else cause), result
+
+    def _capture(
+        self, entry: Entry, result: dict[str, Any], base: dict[str, Any] | None, cancelled: Callable[[], bool]
+    ) -> dict[str, Any] | None:
+        """What fails here (a full disk) must not take the outcome with it: a driver that finds no capture asks for one."""
+        try:
+            return self.capture(base, cancelled)
+        except (OSError, ValueError) as error:
+            traceback.print_exc()
+            result["text"] = result.get("text", "") + "[the workspace could not be captured: %s]\n" % error
+            return None
+
+    def _open(self) -> bool:
+        return any(entry.epoch < self.gate.floor for entry in self.ledger.open_locked())
+
+
+def call_of(key: str) -> str:
+    """`<log id>:<call>:<attempt>` names a call."""
+    return key.split(":", 1)[-1].rsplit(":", 1)[0]
+
+
+def _process(pid: int, key: str | None, ports: list[int]) -> dict[str, Any]:
+    process: dict[str, Any] = {"pid": pid, "command": processes.command(pid)}
+    if ports:
+        process["ports"] = ports
+    if key is not None:
+        process["call"] = call_of(key)
+    return process

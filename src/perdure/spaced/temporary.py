@@ -1,0 +1,16 @@
+"""Names of files that are not finished yet. Nobody else makes such names; a scan leaves them out, the next change sweeps them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+_PATTERN = re.compile(r"\.perdure-[0-9a-f]{16}\.tmp")
+
+
+def temporary_name() -> str:
+    return ".perdure-%s.tmp" % secrets.token_hex(8)
+
+
+def is_temporary(name: str) -> bool:
+    return name[0] == "." and _PATTERN.fullmatch(name) is not None
