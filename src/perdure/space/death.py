@@ -115,7 +115,7 @@ def _ps(pid: int) -> int | None:
 def _namespace() -> int:
     """The inode of this process's PID namespace; 0 where there are none."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return 0
 
@@ -134,7 +134,7 @@ async def _readable(fd: int) -> None:
         return
     loop = asyncio.get_running_loop()
     told: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(fd, lambda: told.done() or told.set_result(None))
+    loop.add_reader(fd, told.set_result, None)
     try:
         await told
     finally:

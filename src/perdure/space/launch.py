@@ -73,16 +73,7 @@ async def launch(
     ready, ready_end = os.pipe()
     command = spaced_command(str(folder), str(root), "--ready-fd", str(ready_end), *arguments)
     command = [*_namespace(), "--", *command] if custody == "pidns" else [*command, "--detach"]
-    with open(folder / "spaced.log", "ab") as log:
-        starter = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=dict(environment),
-            pass_fds=[ready_end],
-            start_new_session=True,
-        )
+    starter = _start(command, folder / "spaced.log", environment, ready_end)
     os.close(ready_end)
     try:
         async with asyncio.timeout(START_S):
@@ -109,6 +100,19 @@ def _namespace() -> list[str]:
     return [wrap, "--dev-bind", "/", "/", "--proc", "/proc", "--unshare-pid", "--as-pid-1"]
 
 
+def _start(command: Sequence[str], log: Path, environment: Mapping[str, str], ready_end: int) -> subprocess.Popen[bytes]:
+    with open(log, "ab") as out:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=dict(environment),
+            pass_fds=[ready_end],
+            start_new_session=True,
+        )
+
+
 async def _line(fd: int) -> bytes:
     """Up to the end of a line or of the pipe."""
     loop = asyncio.get_running_loop()
@@ -116,7 +120,7 @@ async def _line(fd: int) -> bytes:
     data = b""
     while not data.endswith(b"\n"):
         told: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(fd, lambda told=told: told.done() or told.set_result(None))  # type: ignore[misc]
+        loop.add_reader(fd, told.set_result, None)
         try:
             await told
         finally:

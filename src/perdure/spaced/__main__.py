@@ -14,7 +14,7 @@ if "perdure" not in sys.modules:
     sys.modules["perdure"] = package
     del sys.path[0]
 
-from perdure.spaced.main import main  # noqa: E402
+from perdure.spaced.main import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

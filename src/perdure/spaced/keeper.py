@@ -35,10 +35,10 @@ def keep(arguments: Sequence[str], environment: Mapping[str, str], output_fd: in
     """
     report, report_end = os.pipe()
     pid = os.fork()
-    if pid:
-        os.close(report_end)
-        return pid, report
-    _in_child(lambda: _keep(arguments, environment, output_fd, report_end))
+    if pid == 0:
+        _in_child(lambda: _keep(arguments, environment, output_fd, report_end))
+    os.close(report_end)
+    return pid, report
 
 
 def _in_child(body: Callable[[], None]) -> None:

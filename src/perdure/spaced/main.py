@@ -25,7 +25,6 @@ from perdure.spaced.fence import Gate
 from perdure.spaced.ledger import Ledger
 from perdure.spaced.operations import Operations
 from perdure.spaced.requests import Requests
-from perdure.spaced.workspace import Workspace
 from perdure.spaced.state import HeldError
 from perdure.spaced.steps import listen, step
 from perdure.spaced.workspace import Workspace, mounts_below
@@ -43,9 +42,8 @@ def main(arguments: list[str]) -> int:
     listen("spaced")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     folder, root = options["paths"]
-    if options["detach"]:
-        if os.fork():
-            os._exit(0)
+    if options["detach"] and os.fork():
+        os._exit(0)
     try:
         supervisor = Supervisor(folder, root, options)
     except HeldError as error:

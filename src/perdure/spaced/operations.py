@@ -21,7 +21,6 @@ from perdure.spaced.custody import Custody
 from perdure.spaced.errors import FencedError, OpError
 from perdure.spaced.fence import Gate
 from perdure.spaced.ledger import FENCED, Entry, Ledger
-from perdure.spaced.workspace import Workspace
 from perdure.spaced.steps import step
 from perdure.spaced.workspace import Workspace
 

@@ -160,8 +160,7 @@ class Requests:
     def _do_plan(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         known, cancelled = set(request["known"]), self._cancelled(epoch)
         with self._operations.workspace_lock:
-            plan = self._operations.workspace.plan(request["target"], self._fetch, request.get("window"), known, cancelled)
-        return plan
+            return self._operations.workspace.plan(request["target"], self._fetch, request.get("window"), known, cancelled)
 
     def _do_restore(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         killed = self._operations.kill_all()

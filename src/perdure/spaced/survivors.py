@@ -38,7 +38,7 @@ def _find(groups: Mapping[str, int | None], own: set[int]) -> list[tuple[Row, st
         if row.pid in own or row.pid == os.getpid() or row.zombie:
             continue
         key = processes.call_key(row.pid)
-        if key in groups:
+        if key is not None and key in groups:
             found.append((row, key, True))
         elif key is None and not processes.LINUX and row.group in by_group:
             found.append((row, by_group[row.group], False))

@@ -8,6 +8,7 @@ there. `ok` or `error` ends it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -125,10 +126,8 @@ class Lane:
             self._sending.release()
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._socket.close()
 
     def _exactly(self, size: int) -> bytes | None:
