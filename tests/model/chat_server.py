@@ -18,7 +18,7 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 
 class ChatServer:
-    """`bodies` are the requests' bytes, `heads` their first lines and headers; `closed` is set when a client hangs up early."""
+    """`bodies` are the requests' bytes, `heads` their first lines and headers; `closed` is set when a client hangs up on a `hang`."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
@@ -45,15 +45,17 @@ class ChatServer:
         return text[start:end]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, which the server would keep for further requests."""
         self.connections += 1
         try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            length = next(int(line.split(":")[1]) for line in head.split("\r\n") if line.lower().startswith("content-length"))
-            self.heads.append(head)
-            self.bodies.append(await reader.readexactly(length))
-            await (self._answers.pop(0) if self._answers else status(418))(reader, writer)
-        except ConnectionError:
-            self.closed.set()
+            while not writer.is_closing():
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                length = next(int(line.split(":")[1]) for line in head.split("\r\n") if line.lower().startswith("content-length"))
+                self.heads.append(head)
+                self.bodies.append(await reader.readexactly(length))
+                await (self._answers.pop(0) if self._answers else status(418))(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
         finally:
             writer.close()
 
@@ -64,6 +66,7 @@ class ChatServer:
             await _send(writer, STREAM, *map(_frame, chunks))
             await reader.read()
             self.closed.set()
+            writer.close()
 
         return answer
 
@@ -122,7 +125,12 @@ def stops(*chunks: dict[str, Any]) -> Answer:
 
 def breaks(*chunks: dict[str, Any]) -> Answer:
     """A stream whose connection is lost after these chunks."""
-    return raw(*map(_frame, chunks))
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _send(writer, STREAM, *map(_frame, chunks))
+        writer.close()
+
+    return answer
 
 
 def garbles(*chunks: dict[str, Any]) -> Answer:

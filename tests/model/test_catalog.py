@@ -51,7 +51,7 @@ def test_a_name_that_is_none_is_answered_with_the_forms(name: str) -> None:
 def test_a_missing_key_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="OPENAI_API_KEY is not set: export it"):
         resolve("openai:gpt-5")
-    with pytest.raises(UsageError, match="DEEPSEEK_API_KEY"):
+    with pytest.raises(UsageError, match="DEEPSEEK_API_KEY is not set: export it"):
         resolve("deepseek:deepseek-chat")
 
 
