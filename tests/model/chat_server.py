@@ -26,6 +26,7 @@ class ChatServer:
         self.heads: list[str] = []
         self.closed = asyncio.Event()
         self.connections = 0
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.url = ""
 
     def model(self, key: str | None = "sk-test") -> ProviderModel:
@@ -47,6 +48,9 @@ class ChatServer:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, which the server would keep for further requests."""
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = writer
         try:
             while not writer.is_closing():
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -58,6 +62,12 @@ class ChatServer:
             pass
         finally:
             writer.close()
+            del self._open[task]
+
+    async def close(self) -> None:
+        for writer in self._open.values():
+            writer.close()
+        await asyncio.gather(*self._open)
 
     def hang(self, *chunks: dict[str, Any]) -> Answer:
         """These chunks and then silence, until the client hangs up."""
@@ -83,6 +93,7 @@ async def chat_server(*answers: Answer) -> AsyncIterator[ChatServer]:
         yield server
     finally:
         listener.close()
+        await server.close()
         await listener.wait_closed()
 
 
