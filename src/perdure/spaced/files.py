@@ -54,7 +54,7 @@ def run(workspace: Workspace, op: dict[str, Any], cancelled: Cancelled) -> dict[
 def _read(workspace: Workspace, op: dict[str, Any]) -> dict[str, Any]:
     with resolve(workspace.root_fd, workspace.root_path, op["path"]) as place:
         data = _content(place, op["path"])
-    seen = {path_text(place.path): hashlib.sha256(data).hexdigest()}
+    seen = _seen(place, op["path"], data)
     try:
         text = decode(data).seen
     except Binary:
@@ -149,7 +149,7 @@ def _write(workspace: Workspace, op: dict[str, Any], cancelled: Cancelled) -> di
             _check_expected(place, op)
         _put(place, data, cancelled)
     done = "wrote" if place.status is not None else "created"
-    return {"ok": True, "text": "%s %s (%d bytes)" % (done, op["path"], len(data)), "seen": _seen(place, data)}
+    return {"ok": True, "text": "%s %s (%d bytes)" % (done, op["path"], len(data)), "seen": _seen(place, op["path"], data)}
 
 
 def _edit(workspace: Workspace, op: dict[str, Any], cancelled: Cancelled) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _edit(workspace: Workspace, op: dict[str, Any], cancelled: Cancelled) -> dic
         "s"[: len(lines) > 1],
         ", ".join(map(str, lines)),
     )
-    return {"ok": True, "text": told, "seen": _seen(place, data)}
+    return {"ok": True, "text": told, "seen": _seen(place, op["path"], data)}
 
 
 def _put(place: Place, data: bytes, cancelled: Cancelled) -> None:
@@ -249,7 +249,9 @@ def _content(place: Place, asked: str) -> bytes:
         raise OpError("there is no file %s%s" % (asked, _similar(place)))
     _check_regular(place, asked)
     if place.status.st_size > LARGEST_TEXT_BYTES:
-        raise OpError("%s has %d bytes, too many for this tool; use a command, such as head, sed -n or grep" % (asked, place.status.st_size))
+        raise OpError(
+            "%s has %d bytes, too many for this tool; use a command, such as head, sed -n or grep" % (asked, place.status.st_size)
+        )
     try:
         fd = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place.fd)
     except PermissionError:
@@ -283,8 +285,9 @@ def _similar(place: Place) -> str:
     return "; did you mean %s?" % " or ".join(close) if close else ""
 
 
-def _seen(place: Place, data: bytes) -> dict[str, str]:
-    return {path_text(place.path): hashlib.sha256(data).hexdigest()}
+def _seen(place: Place, asked: str, data: bytes) -> dict[str, str]:
+    """Under the name that the model uses, and under the one that captures report."""
+    return dict.fromkeys((asked, path_text(place.path)), hashlib.sha256(data).hexdigest())
 
 
 def _check(cancelled: Cancelled) -> None:

@@ -37,7 +37,6 @@ from perdure.spaced.tree import (
 )
 from perdure.spaced.trie import Trie
 
-
 _OPEN_FRAMES = 128
 _T = TypeVar("_T")
 

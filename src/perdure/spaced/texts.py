@@ -37,6 +37,15 @@ class Decoded(NamedTuple):
         return self.mark + text.encode(self.encoding)
 
 
+class Span(NamedTuple):
+    """Where the only occurrence of an edit's old text is in the seen text; `number` counts edits from 1."""
+
+    start: int
+    end: int
+    number: int
+    new_text: str
+
+
 def decode(data: bytes) -> Decoded:
     """Raises Binary for what is no text: UTF-32, or a NUL near the start without a mark."""
     mark, encoding = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", "utf-8"))
@@ -57,23 +66,25 @@ def replace(decoded: Decoded, edits: list[dict[str, Any]], path: str) -> tuple[s
         raise OpError("no edits were given for %s" % path)
     seen = decoded.seen
     spans = sorted(_span(seen, edit, number, len(edits), path) for number, edit in enumerate(edits, 1))
-    for (_, end, first, _), (start, _, second, _) in zip(spans, spans[1:]):
-        if start < end:
-            raise OpError("edits %d and %d overlap in %s; make them one edit. Nothing was changed." % (*sorted((first, second)), path))
+    for index in range(1, len(spans)):
+        before, after = spans[index - 1], spans[index]
+        if after.start < before.end:
+            numbers = min(before.number, after.number), max(before.number, after.number)
+            raise OpError("edits %d and %d overlap in %s; make them one edit. Nothing was changed." % (*numbers, path))
     ends = _line_ends(decoded.text)
-    out, at = [], 0
-    for start, end, _, new_text in spans:
-        first, last = start + _carriage_returns(ends, start), end + _carriage_returns(ends, end)
-        out += (decoded.text[at:first], _with_line_ends(new_text, decoded.text[first:last], decoded.text))
+    out: list[str] = []
+    at = 0
+    for span in spans:
+        first, last = (position + _carriage_returns(ends, position) for position in (span.start, span.end))
+        out += (decoded.text[at:first], _with_line_ends(span.new_text, decoded.text[first:last], decoded.text))
         at = last
     text = "".join([*out, decoded.text[at:]])
     if text == decoded.text:
         raise OpError("the edits make no difference to %s" % path)
-    return text, [seen.count("\n", 0, start) + 1 for start, *_ in spans]
+    return text, [seen.count("\n", 0, span.start) + 1 for span in spans]
 
 
-def _span(seen: str, edit: dict[str, Any], number: int, total: int, path: str) -> tuple[int, int, int, str]:
-    """(start, end, number, new text) of the only occurrence."""
+def _span(seen: str, edit: dict[str, Any], number: int, total: int, path: str) -> Span:
     old, new = edit["old_text"].replace("\r\n", "\n"), edit["new_text"].replace("\r\n", "\n")
     which = "old_text" if total == 1 else "old_text of edit %d" % number
     if not old:
@@ -84,7 +95,10 @@ def _span(seen: str, edit: dict[str, Any], number: int, total: int, path: str) -
         starts.append(at)
         at = seen.find(old, at + 1)
     if not starts:
-        raise OpError("%s was not found in %s; it must match exactly, blanks included. Nothing was changed.%s" % (which, path, _hint(seen, old)))
+        raise OpError(
+            "%s was not found in %s; it must match exactly, blanks included. Nothing was changed.%s"
+            % (which, path, _hint(seen, old))
+        )
     if len(starts) > 1:
         lines = ", ".join(str(seen.count("\n", 0, start) + 1) for start in starts[:_LINES_TOLD])
         more = ", …" if len(starts) > _LINES_TOLD else ""
@@ -92,7 +106,7 @@ def _span(seen: str, edit: dict[str, Any], number: int, total: int, path: str) -
             "%s occurs %d times in %s (lines %s%s); add surrounding lines to make it unique. Nothing was changed."
             % (which, len(starts), path, lines, more)
         )
-    return starts[0], starts[0] + len(old), number, new
+    return Span(starts[0], starts[0] + len(old), number, new)
 
 
 def _hint(seen: str, old: str) -> str:
@@ -107,7 +121,7 @@ def _hint(seen: str, old: str) -> str:
 
 def _line_ends(text: str) -> list[int]:
     """Where the line feeds of `\\r\\n` are in the text that the model sees."""
-    ends = []
+    ends: list[int] = []
     at = text.find("\r\n")
     while at >= 0:
         ends.append(at - len(ends))

@@ -7,16 +7,18 @@ and if it then turns out to be the base after all, nothing was staged for it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
+from perdure.spaced.errors import FencedError, OpError
 from perdure.spaced.exclude import Rules
 from perdure.spaced.grain import grain_ns
 from perdure.spaced.index import Index, StatKey, file_clock_ns
-from perdure.spaced.paths import DIRECTORY_FLAGS, path_text
+from perdure.spaced.paths import DIRECTORY_FLAGS, path_text, resolve
 from perdure.spaced.scan import Found, Scan
 from perdure.spaced.staging import Batch, Change, Staging, key_of
 
@@ -101,6 +103,15 @@ class Workspace:
         if self.index.root is None or self.index.image != self.staging.end:
             return self._afresh(self.staging.end, hot, cancelled)
         return self._step(self.index, hot, cancelled)
+
+    def sweep(self, cancelled: Cancelled) -> None:
+        """Remove what a killed write or restore left unfinished, as far as the newest scan met it."""
+        while self.temporary:
+            if cancelled():
+                raise FencedError
+            with contextlib.suppress(OSError, OpError), resolve(self.root_fd, self.root_path, self.temporary[-1]) as place:
+                os.unlink(place.name, dir_fd=place.fd)
+            self.temporary.pop()
 
     # ---- captures --------------------------------------------------------------------------------------------------------
 
