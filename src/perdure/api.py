@@ -268,4 +268,3 @@ class _LiveCursor:
         for piece in await self._session.home.live.read(self._session.id, thread, turn, attempt, self._n):
             self._n = piece.n
             yield TextShown(thread, turn, piece.text, piece.channel)
-

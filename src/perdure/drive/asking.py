@@ -50,6 +50,7 @@ class Asking:
         self._system = system
         self._emit = emit
         self._blobs: dict[Digest, bytes] = {}
+        self._inherited = journal.state.seq
 
     async def ask(self, thread_name: str) -> None:
         """One attempt; its facts are pending when this returns."""
@@ -155,7 +156,9 @@ class Asking:
     async def _cut(self, thread: Thread, turn: Turn, reason: str) -> None:
         """Aborted, or out of time: what people have read stays in the transcript."""
         partial = await self.partial(thread, turn)
-        self._journal.fact(Draft(r.ModelFailed(turn.n, turn.attempts, "cut", reason, partial=partial), thread.name, turn.started_seq))
+        self._journal.fact(
+            Draft(r.ModelFailed(turn.n, turn.attempts, "cut", reason, partial=partial), thread.name, turn.started_seq)
+        )
 
     async def partial(self, thread: Thread, turn: Turn) -> str:
         """Text of the turn's newest attempt that may be continued: not blank, and without a call begun."""
@@ -168,10 +171,10 @@ class Asking:
         return text if text.strip() else ""
 
     async def recover(self) -> None:
-        """Turns whose request a crash cut off: counted, and continued where text had been shown."""
+        """Turns whose request an earlier driver's crash cut off: counted, and continued where text had been shown."""
         for thread in self._journal.view.threads.values():
             turn = thread.turn
-            if turn is None or turn.responded or turn.started_seq > self._journal.state.seq:
+            if turn is None or turn.responded or turn.started_seq > self._inherited:
                 continue
             if turn.failed is not None and (turn.failed.retry_at is None or turn.failed.retry_at > time.time()):
                 continue
@@ -180,6 +183,7 @@ class Asking:
             evidence = f"{len(partial)} characters had been shown" if partial else "no answer was committed"
             body = r.Recovered(decision, evidence, turn=turn.n, attempt=turn.attempts + 1, partial=partial)  # type: ignore[arg-type]
             self._journal.fact(Draft(body, thread.name, turn.started_seq))
+        self._inherited = 0
 
 
 async def _ticking(
@@ -214,4 +218,3 @@ def _failure(error: ModelError) -> Literal["retryable", "overflow", "refused", "
     if isinstance(error, Refused):
         return "refused"
     return "retryable" if isinstance(error, Retryable) else "permanent"
-

@@ -80,7 +80,9 @@ def classify(started: CallStarted, known: Known) -> Evidence:
             return "never_began" if known.traits.rollback_free else "lost"
 
 
-def decide(started: CallStarted, evidence: Evidence, traits: Traits, *, command: bool, reruns: int, undo: bool = True) -> Decision:
+def decide(
+    started: CallStarted, evidence: Evidence, traits: Traits, *, command: bool, reruns: int, undo: bool = True
+) -> Decision:
     """What to do. `command` tells an arbitrary command from a file tool; `reruns` counts earlier undone attempts; `undo` False: never."""
     match evidence:
         case "survivors":

@@ -73,7 +73,9 @@ class Recovery:
         survivors = (*opened.survivors, *fenced.survivors)
         if survivors and not self._accepted("survivors"):
             names = ", ".join(f"{p.command} (pid {p.pid})" for p in survivors)
-            raise Waits("survivors", f"processes of the last supervisor may still run: {names}; end them, or `perdure resume --accept`")
+            raise Waits(
+                "survivors", f"processes of the last supervisor may still run: {names}; end them, or `perdure resume --accept`"
+            )
         found = await self._evidence(open_calls)
         for item in found:
             await self._carry_out(item, opened)
@@ -257,7 +259,14 @@ class Recovery:
         self, call: Call, outcome: r.Outcome, text: str, image: Image | None, changed: tuple[str, ...] = (), count: int = 0
     ) -> None:
         body = r.CallFinished(
-            call.id, outcome, r.Result(text), attempt=call.attempts, cause="lost", image=image, changed=changed, changed_count=count
+            call.id,
+            outcome,
+            r.Result(text),
+            attempt=call.attempts,
+            cause="lost",
+            image=image,
+            changed=changed,
+            changed_count=count,
         )
         self._journal.fact(Draft(body, call.thread, call.seq))
 

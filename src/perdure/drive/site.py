@@ -132,4 +132,3 @@ class Site:
         await self.space.start(key, Read(path, limit=100_000))
         status = await self.space.wait(key)
         return status.result if status.result and status.result.ok else None
-

@@ -41,4 +41,3 @@ class Spaces(Protocol):
 
 class RootReplacedError(Exception):
     """The directory is missing, empty where the image is not, or another one."""
-

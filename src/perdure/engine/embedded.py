@@ -1,7 +1,7 @@
 """Driving sessions from this process: a task each, until the session settles, waits, or is overtaken.
 
-    drive(session):  lock byte N → acquire epoch N → advance … advance → release
-    watch():         what is due → drive it; what a living driver holds → wait for the kernel to tell of its death
+drive(session):  lock byte N → acquire epoch N → advance … advance → release
+watch():         what is due → drive it; what a living driver holds → wait for the kernel to tell of its death
 """
 
 from __future__ import annotations
@@ -128,4 +128,3 @@ async def _attend(home: Home, session: str, emit: Emit) -> None:
             await drive(home, session, emit=emit)
     except (SessionBusyError, StaleEpochError) as error:
         emit(Notice(str(error)))
-

@@ -31,9 +31,7 @@ class Hosting:
     def floor(self, session: str) -> int:
         return self._spaces.floor(session)
 
-    async def open(
-        self, session: str, binding: Binding, epoch: int, created: SessionCreated, workspace: Workspace
-    ) -> Opened:
+    async def open(self, session: str, binding: Binding, epoch: int, created: SessionCreated, workspace: Workspace) -> Opened:
         root = Path(binding.directory)
         _check_identity(root, binding, workspace)
         seen_dead_ns = await self._end_unknown_life(session, workspace)
@@ -64,7 +62,9 @@ def _check_identity(root: Path, binding: Binding, workspace: Workspace) -> None:
     try:
         stat = root.stat()
     except FileNotFoundError:
-        raise RootReplacedError(f"{root} is gone; put it back, then `perdure resume`, or give the session up: `perdure abandon`") from None
+        raise RootReplacedError(
+            f"{root} is gone; put it back, then `perdure resume`, or give the session up: `perdure abandon`"
+        ) from None
     if (stat.st_dev, stat.st_ino) != (binding.device, binding.inode):
         raise RootReplacedError(
             f"{root} is another directory than the one the session began in; put that one back, then `perdure resume`, "
