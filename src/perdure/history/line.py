@@ -11,7 +11,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-Style = Literal["person", "model", "call", "output", "failure", "recovery", "workspace", "session", "kill"]
+Style = Literal[
+    "person", "model", "call", "output", "failure", "recovery", "workspace", "session", "kill", "plus", "minus", "hunk"
+]
 """Who or what speaks. `failure` is a call or request that did not end well, `workspace` is what others changed."""
 
 
