@@ -1,7 +1,7 @@
 """Runs one call of a function tool: `python -m perdure.program.toolhost module:function`, arguments as JSON on standard input.
 
-The result goes to standard output, as it is if it is text, else as JSON. What the function itself prints goes to standard error, and so does its failure, in one
-line without a traceback: that line is what the model is told.
+The result goes to standard output, as it is if it is text, else as JSON. What the function itself prints goes to standard error, and so does
+its failure, in one line without a traceback: that line is what the model is told.
 """
 
 from __future__ import annotations
