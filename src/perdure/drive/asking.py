@@ -77,7 +77,7 @@ class Asking:
         step("ask.after")
         if isinstance(answer, Stopped):
             await self._cut(thread, turn, answer.reason)
-        elif not answer.parts and answer.stop == "stop":
+        elif not answer.parts and answer.stop == "stop" and not turn.partial:
             await self._failed(thread, turn, Retryable("the model's reply was blank"))
         else:
             self._responded(thread, turn, answer)
@@ -124,7 +124,7 @@ class Asking:
 
     def _responded(self, thread: Thread, turn: Turn, final: Final) -> None:
         fact = self._journal.fact
-        body = r.ModelResponded(turn.n, turn.attempts, final.parts, final.usage, final.stop, turn.model, final.extra)
+        body = r.ModelResponded(turn.n, turn.attempts, final.parts, final.usage, final.stop, self._models(turn.model).name, final.extra)
         fact(Draft(body, thread.name, turn.started_seq))
         for index, call in enumerate(tool_calls(final.parts)):
             fact(Draft(self._proposed(thread, turn, index, call), thread.name, -1 - index))
