@@ -7,6 +7,7 @@
 
 Each check gets an empty store whose clock is the given one, and raises AssertionError or whatever the store raised by mistake. Durability
 and other processes are beyond a suite that knows nothing of the store's insides; the SQLite store's own tests show how to go about them.
+One long module: a flat list of independent checks, read one at a time.
 """
 
 from __future__ import annotations
