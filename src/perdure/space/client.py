@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Set
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
+from perdure.record.errors import SpaceGoneError
 from perdure.record.parts import Digest
 from perdure.record.records import Image, Incarnation, Init, Process, Window
-from perdure.space import death
-from perdure.space.lane import Lanes
+from perdure.space import death, supervisor
+from perdure.space.lane import Lane, Lanes
 from perdure.space.space import Capture, ChunkSource, Fenced, Op, OpKey, Plan, Restored, Status, Traits
 from perdure.spaced.wire import split
+
+DEATH_S = 1.0
 
 
 class HostSpace:
@@ -49,7 +55,7 @@ class HostSpace:
         return self._status(await self._ask("wait", key=key))
 
     async def output(self, key: OpKey, offset: int = 0) -> AsyncIterator[bytes]:
-        async with self._lanes.lane() as lane:
+        async with self._lane() as lane:
             async for _, data in lane.parts(self._request("output", key=key, offset=offset)):
                 if data:
                     yield data
@@ -69,7 +75,7 @@ class HostSpace:
         wanted = sorted(set(digests))
         if not wanted:
             return
-        async with self._lanes.lane() as lane:
+        async with self._lane() as lane:
             async for header, payload in lane.parts(self._request("chunks", digests=wanted)):
                 for digest, data in split(header.get("more", ()), payload).items():
                     yield digest, data
@@ -91,17 +97,31 @@ class HostSpace:
     # ---- its life
 
     async def watch_death(self) -> int:
-        """Returns once the supervisor is dead, with the wall clock at which that was seen, in nanoseconds."""
-        return await death.watch_death(self.init, self.incarnation.boot_id)
+        """Returns once the supervisor is dead, with the wall clock at which that was seen, in nanoseconds; the home keeps that instant."""
+        seen_ns = await death.watch_death(self.init, self.incarnation.boot_id)
+        supervisor.saw_death(self._lanes.folder, self.instance, seen_ns)
+        return seen_ns
 
     async def close(self) -> None:
         self._lanes.close()
+
+    @asynccontextmanager
+    async def _lane(self) -> AsyncIterator[Lane]:
+        """A lane for one request. When the supervisor is found gone, the instant of its death is worth waiting a moment for: it bounds an undo."""
+        try:
+            async with self._lanes.lane() as lane:
+                yield lane
+        except SpaceGoneError:
+            with contextlib.suppress(TimeoutError, LookupError):
+                async with asyncio.timeout(DEATH_S):
+                    await self.watch_death()
+            raise
 
     def _request(self, verb: str, **fields: Any) -> dict[str, Any]:
         return {"verb": verb, "token": self._token, "epoch": self._epoch, **fields}
 
     async def _ask(self, verb: str, source: ChunkSource | None = None, **fields: Any) -> Any:
-        async with self._lanes.lane() as lane:
+        async with self._lane() as lane:
             return await lane.ask(self._request(verb, **fields), source)
 
     def _status(self, answer: Mapping[str, Any]) -> Status:

@@ -19,27 +19,18 @@ import msgspec
 from msgspec import Struct
 
 from perdure.record.errors import SpaceGoneError
-from perdure.record.records import Init, Process
-from perdure.space import death
+from perdure.record.records import Process
+from perdure.space import death, supervisor
 from perdure.space.client import HostSpace
 from perdure.space.environment import command_environment
 from perdure.space.lane import Lanes
 from perdure.space.launch import START_S, Custody, choose, launch
+from perdure.space.supervisor import Supervisor
 from perdure.spaced.custody import boot_id
 from perdure.spaced.fence import read_floor
 from perdure.spaced.wire import SPOKEN
 
 RETRY_S = 0.05
-
-
-class Supervisor(Struct, frozen=True):
-    """`init.json`: a life of the supervisor, and when a Perdure process saw it die."""
-
-    instance: int
-    boot_id: str
-    init: Init
-    custody: Literal["pidns", "unproven"]
-    dead_at_ns: int | None = None
 
 
 class Previous(Struct, frozen=True):
@@ -120,7 +111,7 @@ class _Opening:
         self._token = _token(folder)
 
     async def run(self, custody: Literal["pidns", "unproven"], arguments: Sequence[str]) -> Opened:
-        before = _identity(self._folder)
+        before = supervisor.identity(self._folder)
         previous: Previous | None = None
         patience = time.monotonic() + START_S
         while True:
@@ -148,11 +139,11 @@ class _Opening:
         except SpaceGoneError:
             return None
         init = death.identify(death.peer(lane.socket))
-        identity = _identity(self._folder)
-        if init is None or names[-1] != f"s-{identity['instance']}":
+        said = supervisor.identity(self._folder)
+        if init is None or names[-1] != f"s-{said['instance']}":
             lane.close()
             return None
-        _record(self._folder, Supervisor(identity["instance"], identity["boot_id"], init, identity["custody"]))
+        supervisor.record(self._folder, Supervisor(said["instance"], said["boot_id"], init, said["custody"]))
         try:
             hello = await lanes.greet(lane)
         except SpaceGoneError:
@@ -162,13 +153,13 @@ class _Opening:
 
     async def _bury(self) -> Previous | None:
         """The last life does not answer: it is dead, or it will be."""
-        known = _recorded(self._folder)
+        known = supervisor.recorded(self._folder)
         if known is None:
             return None
         gone = death.dead(known.init, known.boot_id)
         if gone is False:
             known = msgspec.structs.replace(known, dead_at_ns=await death.kill(known.init, known.boot_id))
-            _record(self._folder, known)
+            supervisor.record(self._folder, known)
         return Previous(known.instance, known.custody, gone is not None and known.custody == "pidns", known.dead_at_ns)
 
     async def _end_holder(self) -> bool:
@@ -206,27 +197,3 @@ def _token(folder: Path) -> str:
             os.link(beside, path)
         beside.unlink()
     return path.read_text()
-
-
-def _identity(folder: Path) -> dict[str, Any]:
-    """What the supervisor wrote of itself; empty before its first life."""
-    try:
-        return dict(msgspec.json.decode((folder / "identity.json").read_bytes()))
-    except FileNotFoundError:
-        return {}
-
-
-def _recorded(folder: Path) -> Supervisor | None:
-    try:
-        return msgspec.json.decode((folder / "init.json").read_bytes(), type=Supervisor)
-    except FileNotFoundError:
-        return None
-
-
-def _record(folder: Path, supervisor: Supervisor) -> None:
-    known = _recorded(folder)
-    if known is not None and msgspec.structs.replace(known, dead_at_ns=None) == supervisor:
-        return
-    beside = folder / f"init.{secrets.token_hex(4)}"
-    beside.write_bytes(msgspec.json.encode(supervisor))
-    beside.rename(folder / "init.json")

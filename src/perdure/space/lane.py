@@ -107,16 +107,16 @@ class Lanes:
     """Lanes to one instance. `greeting` is sent first on each."""
 
     def __init__(self, folder: Path, name: str, greeting: Mapping[str, Any]) -> None:
-        self._folder = folder
+        self.folder = folder
         self._name = name
         self.greeting = dict(greeting)
         self._idle: list[Lane] = []
 
     async def connect(self) -> Lane:
         try:
-            return await Lane.open(self._folder, self._name)
+            return await Lane.open(self.folder, self._name)
         except OSError as error:
-            raise SpaceGoneError(f"nobody listens at {self._folder / self._name}: {error}") from error
+            raise SpaceGoneError(f"nobody listens at {self.folder / self._name}: {error}") from error
 
     async def greet(self, lane: Lane) -> dict[str, Any]:
         """What the supervisor says of itself."""

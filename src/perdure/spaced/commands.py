@@ -52,7 +52,7 @@ class Command:
             # Whoever kills everything passes through this lock after he has cancelled: nothing is started behind his back.
             if cancelled():
                 raise FencedError(key)
-            keeper, self._report = keep(arguments, environment, output_fd)
+            keeper, self._report = keep(arguments, environment, output_fd, custody.life)
             custody.keepers[keeper] = key
         while not self.pid and not self.gone:
             self._read()

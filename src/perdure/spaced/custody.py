@@ -39,6 +39,7 @@ class Custody:
     def __init__(self) -> None:
         self.proven = os.getpid() == 1
         self.reaping = threading.Lock()
+        self.life, self._alive = os.pipe()
         self.keepers: dict[int, str] = {}
         self.groups: dict[int, str] = {}
         if not self.proven:

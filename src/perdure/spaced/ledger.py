@@ -47,7 +47,7 @@ class Entry:
         self.started_ns = started_ns
         self.output = output
         self.position = position
-        self.group: int | None = None
+        self.group: tuple[int, str] | None = None
         self.cause: str | None = None
         self.seen_ns = started_ns
         self.ended_ns = 0
@@ -122,11 +122,11 @@ class Ledger:
             self._entries[key] = entry
             return entry, True
 
-    def group(self, entry: Entry, pid: int) -> None:
-        """The command's process group, by which a survivor of an unproven death is found."""
+    def group(self, entry: Entry, pid: int, command: str) -> None:
+        """The command's process group: all that can be told of it after an unproven death."""
         with self._lock:
-            entry.group = pid
-            self._append({"group": entry.key, "pid": pid})
+            entry.group = (pid, command)
+            self._append({"group": entry.key, "pid": pid, "command": command})
 
     def end(self, entry: Entry, cause: str, result: dict[str, Any] | None, capture: dict[str, Any] | None) -> None:
         with self._lock:
@@ -168,25 +168,28 @@ class Ledger:
         return [e for e in self._entries.values() if e.cause is None and e.instance == self.instance]
 
     def older(self) -> list[Entry]:
-        """What earlier lives began."""
+        """What lives before this one began, and did not end in order."""
         with self._lock:
-            return [e for e in self._entries.values() if e.instance != self.instance]
+            return [e for e in self._entries.values() if self.closed_by < e.instance < self.instance and not e.settled]
+
+    def _is_lost(self, entry: Entry) -> bool:
+        return entry.cause is None and entry.instance != self.instance
 
     def report(self, entry: Entry) -> dict[str, Any]:
         """The entry's status on its way to a driver; an ended one may go once the driver has settled twice since."""
         with self._lock:
-            if entry.cause is not None:
+            if entry.cause is not None and not entry.reported:
                 entry.reported = self.position
             return entry.status(self.instance)
 
     def settle(self) -> list[Entry]:
-        """Forget the bulk of what was reported before the last settlement but one; the entries whose output may go.
+        """Forget the bulk of what was reported before the last settlement but one, and of what was lost; the entries whose output may go.
 
         Key, cause and times stay: a key that was once known is never taken for one that never began.
         """
         with self._lock:
             before, self._settled_at = self._settled_at, self.position
-            gone = [e for e in self._entries.values() if e.cause and not e.settled and 0 < e.reported <= before]
+            gone = [e for e in self._entries.values() if not e.settled and (0 < e.reported <= before or self._is_lost(e))]
             for entry in gone:
                 entry.thin()
             if gone:
@@ -238,7 +241,7 @@ class Ledger:
             )
             self._entries[entry.key] = entry
         elif "group" in line:
-            self._entries[line["group"]].group = line["pid"]
+            self._entries[line["group"]].group = (line["pid"], line["command"])
         elif "end" in line:
             entry = self._entries[line["end"]]
             entry.cause, entry.position = line["cause"], line["n"]
@@ -269,7 +272,7 @@ class Ledger:
         for entry in self._entries.values():
             self._append(entry.begun())
             if entry.group is not None:
-                self._append({"group": entry.key, "pid": entry.group})
+                self._append({"group": entry.key, "pid": entry.group[0], "command": entry.group[1]})
             if entry.cause is not None:
                 self._append(entry.ended())
             elif entry.seen_ns > entry.started_ns:

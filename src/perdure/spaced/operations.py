@@ -126,11 +126,17 @@ class Operations:
         return [_process(pid, key, ports.get(pid, [])) for pid, key in sorted(rows.items())]
 
     def survivors(self) -> list[dict[str, Any]]:
-        """Processes of earlier lives. A namespace takes its processes with it; without one they are looked for, killed and named."""
-        if self.custody.proven:
+        """What of earlier lives is not proven dead. A namespace takes its processes with it; of a life without one every lost command is named."""
+        older = [entry for entry in self.ledger.older() if entry.group is not None]
+        if not older:
             return []
-        older = {entry.key: entry.group for entry in self.ledger.older()}
-        return [_process(row.pid, key, []) for row, key in survivors.end(older, set(self.custody.living()))]
+        found = survivors.end({entry.key for entry in older}, set(self.custody.living()))
+        named = {row.pid: _process(row.pid, key, []) for row, key in found}
+        for entry in older:
+            if entry.cause is None and entry.group is not None:
+                pid, command = entry.group
+                named.setdefault(pid, {"pid": pid, "command": command, "call": call_of(entry.key)})
+        return list(named.values())
 
     def settle(self, image: dict[str, Any]) -> dict[str, Any]:
         """The log holds the image and what was reported before it."""
@@ -200,7 +206,8 @@ class Operations:
                 if entry.key in self._asked:
                     command.ask_to_end(self._asked[entry.key])
             try:
-                self.ledger.group(entry, command.pid)
+                if not self.custody.proven:
+                    self.ledger.group(entry, command.pid, processes.command(command.pid))
                 cause = "self" if op["background"] else command.run(op["timeout_s"], op["max_output_bytes"])
                 step("command ended")
             finally:
