@@ -16,47 +16,27 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import apsw
-from msgspec import Struct
 
 from perdure.log import schema
-from perdure.log.holder import Holder
+from perdure.log.connection import WAL_LIMIT_BYTES, Pragmas, connect
+from perdure.log.holder import READERS, Patience, end_stopped_holder
 from perdure.log.store import Mark
 from perdure.log.worker import Worker
-from perdure.record.errors import (
-    CorruptLogError,
-    PerdureError,
-    StoreFullError,
-    StoreLockedError,
-    UncertainCommitError,
-    UsageError,
-)
+from perdure.record.errors import CorruptLogError, PerdureError, StoreFullError, UncertainCommitError, UsageError
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
-
-OLDEST_SQLITE = 3_051_003
-"""Before 3.51.3 a checkpoint racing with a commit could lose committed pages (the WAL-reset bug, sqlite.org/wal.html)."""
 
 POLL_S = 0.025
 """How late another process's commit may be noticed."""
 
 BUSY_S = 2.0
 """After so long the lock's holder is looked for; after five times that the request is given up."""
-
-
-class Pragmas(Struct, frozen=True):
-    """What a file is opened with; all of it is verified. `checkpoint_pages` is the length of the WAL that starts a checkpoint."""
-
-    synchronous: int = 2
-    page_bytes: int = 4096
-    checkpoint_pages: int = 1000
-    incremental_vacuum: bool = False
 
 
 class Gate(Protocol):
@@ -79,11 +59,9 @@ class Database:
         vfs: str | None = None,
         busy_s: float = BUSY_S,
     ) -> None:
-        if apsw.SQLITE_VERSION_NUMBER < OLDEST_SQLITE:
-            raise UsageError(f"SQLite {apsw.sqlite_lib_version()} can lose commits in WAL mode; install apsw 3.51.3 or newer")
         self.path, self._steps, self._pragmas = path, steps, pragmas or Pragmas()
         self._gate, self._vfs, self._busy_s = gate, vfs, busy_s
-        self._holder = Holder(path.with_name(path.name + "-shm"))
+        self._shm = path.with_name(path.name + "-shm")
         self._connection: apsw.Connection | None = None
         self._wal_pages = 0
         self._data_version = 0
@@ -138,7 +116,7 @@ class Database:
 
     def _guarded(self, work: Work[T]) -> T:
         """The work on an open connection, again while somebody else holds the lock."""
-        patience = self._holder.patience(self._busy_s)
+        patience = Patience(self._shm, self._busy_s)
         while True:
             try:
                 return work(self._ready())
@@ -157,39 +135,10 @@ class Database:
         except apsw.Error as error:
             raise self._writing_failed(connection, error, at_commit=at_commit) from error
         finally:
-            if self._connection is not None and connection.in_transaction:
+            if self._connection is connection and connection.in_transaction:
                 connection.execute("ROLLBACK")
         self._mark += 1
         return result
-
-    def _writing_failed(self, connection: apsw.Connection, error: apsw.Error, *, at_commit: bool) -> PerdureError:
-        if isinstance(error, apsw.FullError):
-            return StoreFullError(f"no room for a commit in {self.path}; nothing of it was stored, make room and go on")
-        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            return self._corrupt(error)
-        if not at_commit and not isinstance(error, apsw.IOError):
-            raise error
-        if not at_commit and connection.system_errno == errno.ENOSPC:
-            return StoreFullError(f"no room for a commit in {self.path}; nothing of it was stored, make room and go on")
-        self._close()
-        if self._gate is not None:
-            self._gate.raise_flag(str(error))
-        return UncertainCommitError(
-            f"{self.path} could not be synced ({error}): whether the commit is durable is known once the file was rewritten, "
-            "by the next one to open it; then look its id up"
-        )
-
-    def _reading_failed(self, error: apsw.Error) -> PerdureError:
-        if isinstance(error, apsw.FullError):
-            return StoreFullError(f"no room to open {self.path}; make room and go on")
-        if isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.IOError):
-            return self._corrupt(error)
-        if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError):
-            return UsageError(f"{self.path} can't be opened for writing: {error}")
-        raise error
-
-    def _corrupt(self, error: apsw.Error) -> PerdureError:
-        return CorruptLogError(f"{self.path} can't be read: {error}; what was read before is intact")
 
     def _look(self, connection: apsw.Connection) -> None:
         version = connection.pragma("data_version")
@@ -201,12 +150,52 @@ class Database:
     def _checkpoint(self) -> None:
         if self._connection is None or self._wal_pages < self._pragmas.checkpoint_pages:
             return
-        self._wal_pages = 0
         try:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if self._wal_pages * self._pragmas.page_bytes > WAL_LIMIT_BYTES:
+                end_stopped_holder(self._shm, READERS)
         except apsw.Error:
-            # The WAL still holds everything, and the next commit asks again. A disk that fails shows itself there.
+            # The WAL still holds everything and the next commit comes here again; a disk that fails shows itself there.
+            return
+        finally:
             self._wal_pages = 0
+
+    # ---- failures ----------------------------------------------------------------------------------------------------------
+
+    def _writing_failed(self, connection: apsw.Connection, error: apsw.Error, *, at_commit: bool) -> PerdureError:
+        no_room = isinstance(error, apsw.FullError) or (not at_commit and connection.system_errno == errno.ENOSPC)
+        if no_room:
+            return StoreFullError(f"no room for a commit in {self.path}; nothing of it was stored, make room and go on")
+        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            return self._corrupt(error)
+        if not at_commit and not isinstance(error, apsw.IOError):
+            raise error
+        return self._uncertain(error)
+
+    def _uncertain(self, error: apsw.Error) -> PerdureError:
+        """Where the file has no gate its connection stays: SQLite has dropped the frames and writes the next ones over them."""
+        if self._gate is not None:
+            self._gate.raise_flag(str(error))
+            self._close()
+        return UncertainCommitError(
+            f"{self.path} could not be synced ({error}). Whether the commit is durable is known when the file was rewritten, "
+            "which the next request does; then look its id up"
+        )
+
+    def _reading_failed(self, error: apsw.Error) -> PerdureError:
+        kind = getattr(error, "extendedresult", 0)
+        if isinstance(error, apsw.FullError) or kind in _NO_ROOM_FOR_SHM:
+            return StoreFullError(f"no room to open {self.path}; make room and go on")
+        if kind in _FAILED_WRITE:
+            return self._uncertain(error)
+        if isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.IOError):
+            return self._corrupt(error)
+        if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError):
+            return UsageError(f"{self.path} can't be opened for writing: {error}")
+        raise error
+
+    def _corrupt(self, error: apsw.Error) -> PerdureError:
+        return CorruptLogError(f"{self.path} can't be read: {error}; what was read before is intact")
 
     # ---- opening -----------------------------------------------------------------------------------------------------------
 
@@ -214,47 +203,26 @@ class Database:
         if self._connection is not None and self._gate is not None and self._gate.raised():
             self._close()
         if self._connection is None:
-            self._open()
-            assert self._connection is not None
+            self._connection = self._open()
             self._mark += 1
         return self._connection
 
-    def _open(self) -> None:
+    def _open(self) -> apsw.Connection:
         if self._gate is not None:
             self._gate.enter()
-        connection = connect(self.path, self._vfs, busy_s=self._busy_s)
         try:
-            self._prepare(connection)
-            schema.migrate(connection, self._steps)
+            connection = connect(self.path, self._pragmas, self._vfs, busy_s=self._busy_s)
+            try:
+                schema.migrate(connection, self._steps)
+            except BaseException:
+                connection.close()
+                raise
         except BaseException:
-            connection.close()
             if self._gate is not None:
                 self._gate.leave()
             raise
         connection.set_wal_hook(self._note_wal)
-        self._connection = connection
-
-    def _prepare(self, connection: apsw.Connection) -> None:
-        wanted = self._pragmas
-        connection.pragma("page_size", wanted.page_bytes)
-        if wanted.incremental_vacuum:
-            connection.pragma("auto_vacuum", 2)
-        connection.pragma("journal_mode", "wal")
-        connection.pragma("synchronous", wanted.synchronous)
-        connection.pragma("wal_autocheckpoint", 0)
-        connection.pragma("journal_size_limit", 64 << 20)
-        connection.pragma("trusted_schema", 0)
-        expected: dict[str, object] = {"journal_mode": "wal", "synchronous": wanted.synchronous, "page_size": wanted.page_bytes}
-        if sys.platform == "darwin":
-            # There a sync leaves the data in the drive's own cache unless asked for more (fcntl(2), F_FULLFSYNC).
-            connection.pragma("fullfsync", 1)
-            connection.pragma("checkpoint_fullfsync", 1)
-            expected |= {"fullfsync": 1, "checkpoint_fullfsync": 1}
-        for name, value in expected.items():
-            if connection.pragma(name) != value:
-                raise UsageError(
-                    f"{self.path}: {name} is {connection.pragma(name)!r} where {value!r} was asked for; it can't be trusted"
-                )
+        return connection
 
     def _note_wal(self, connection: apsw.Connection, name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -268,17 +236,7 @@ class Database:
             self._gate.leave()
 
 
-def connect(path: Path, vfs: str | None, *, busy_s: float) -> apsw.Connection:
-    """A connection to a file that, if it is made now, only its user may read: it takes the mode of `home.lock` beside it."""
-    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
-    pattern = path.with_name("home.lock").absolute()
-    connection = apsw.Connection(f"{path.absolute().as_uri()}?modeof={_escaped(pattern)}", flags, vfs)
-    connection.set_busy_timeout(int(busy_s * 1000))
-    return connection
-
-
-def _escaped(path: Path) -> str:
-    return path.as_uri().removeprefix("file://")
-
-
-__all__ = ["BUSY_S", "Database", "Gate", "Pragmas", "StoreLockedError", "connect"]
+_NO_ROOM_FOR_SHM = frozenset({apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMOPEN})
+_FAILED_WRITE = frozenset(
+    {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC, apsw.SQLITE_IOERR_TRUNCATE}
+)

@@ -66,7 +66,11 @@ def holders(shm: Path, locks: frozenset[int]) -> list[int]:
         status, table = shm.stat(), Path("/proc/locks").read_text()
     except FileNotFoundError:
         return []
-    pids = [pid for pid, file, taken in map(_parse, table.splitlines()) if file == _name(status) and any(byte in taken for byte in locks)]
+    pids = [
+        pid
+        for pid, file, taken in map(_parse, table.splitlines())
+        if file == _name(status) and any(byte in taken for byte in locks)
+    ]
     return [pid for pid in dict.fromkeys(pids) if pid > 0 and pid != os.getpid()]
 
 
@@ -121,5 +125,3 @@ def _await_death(pidfd: int) -> None:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.poll(10_000)
-
-

@@ -19,7 +19,8 @@ import apsw
 from msgspec import Struct
 
 from perdure.log import schema
-from perdure.log.database import Database, Pragmas
+from perdure.log.connection import Pragmas
+from perdure.log.database import Database
 from perdure.log.sqlite import prepare_home
 from perdure.log.store import Mark
 from perdure.record.errors import PerdureError

@@ -19,15 +19,18 @@ import fcntl
 import json
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 import apsw
 
+from perdure.log.connection import PRIVATE, private_uri
 from perdure.record.errors import CorruptLogError, StoreFullError, StoreLockedError
 
 ALONE_S = 10.0
 """How long the repairer waits for the others, who leave at their next request or look."""
 
+PAGES = 1024
 _LOOK_S = 0.05
 
 
@@ -53,7 +56,9 @@ class Quarantine:
             _sync(self._flag.parent)
         except OSError as error:
             if not self._flag.exists():
-                raise CorruptLogError(f"{self._path} could not be synced, nor could that be noted ({error}); check the disk") from error
+                raise CorruptLogError(
+                    f"{self._path} could not be synced, nor could that be noted ({error}); check the disk"
+                ) from error
 
     def enter(self) -> None:
         """Returns with the shared lock, the file fit to be opened. Raises StoreLockedError, StoreFullError, CorruptLogError."""
@@ -63,6 +68,7 @@ class Quarantine:
                 _acquire(lock, fcntl.LOCK_SH, self._flag)
                 if not self.raised() and not self._repaired.exists():
                     break
+                fcntl.flock(lock, fcntl.LOCK_UN)
                 _acquire(lock, fcntl.LOCK_EX, self._flag)
                 self._repair()
         except BaseException:
@@ -81,12 +87,12 @@ class Quarantine:
             if not self.raised():
                 return
             self._make_copy()
-            os.rename(self._copy, self._repaired)
+            self._copy.rename(self._repaired)
             _sync(self._path.parent)
         for remains in ("-wal", "-shm"):
             self._path.with_name(self._path.name + remains).unlink(missing_ok=True)
         _sync(self._path.parent)
-        os.rename(self._repaired, self._path)
+        self._repaired.rename(self._path)
         _sync(self._path.parent)
         self._flag.unlink(missing_ok=True)
         _sync(self._path.parent)
@@ -94,32 +100,25 @@ class Quarantine:
     def _make_copy(self) -> None:
         self._copy.unlink(missing_ok=True)
         try:
-            with_closed = apsw.Connection(str(self._path), vfs=self._vfs), apsw.Connection(_like(self._copy, self._path), _CREATE, self._vfs)
-            source, copy = with_closed
-            try:
-                with copy.backup("main", source, "main") as backup:
-                    while not backup.done:
-                        backup.step(1024)
-            finally:
-                copy.close()
-                source.close()
+            with (
+                closing(apsw.Connection(str(self._path), vfs=self._vfs)) as source,
+                closing(apsw.Connection(private_uri(self._copy), PRIVATE, self._vfs)) as copy,
+                copy.backup("main", source, "main") as backup,
+            ):
+                while not backup.done:
+                    backup.step(PAGES)
             _sync(self._copy)
         except apsw.FullError as error:
-            raise StoreFullError(f"{self._path} has to be rewritten after a failed sync, and there is no room; make some") from error
+            raise StoreFullError(
+                f"{self._path} has to be rewritten after a failed sync, and there is no room; make some"
+            ) from error
         except (apsw.Error, OSError) as error:
-            raise CorruptLogError(f"{self._path} has to be rewritten after a failed sync, which failed: {error}; check the disk") from error
-
-
-_CREATE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
-
-
-def _like(path: Path, pattern: Path) -> str:
-    """An SQLite URI of a file that is made with the mode of another one."""
-    return f"{path.absolute().as_uri()}?modeof={pattern.absolute().as_uri().removeprefix('file://')}"
+            raise CorruptLogError(
+                f"{self._path} has to be rewritten after a failed sync, which failed: {error}; check the disk"
+            ) from error
 
 
 def _acquire(lock: int, kind: int, flag: Path) -> None:
-    """Holding another kind already, this is not atomic (flock(2)); what was true before must be looked at again."""
     until = time.monotonic() + ALONE_S
     while True:
         try:

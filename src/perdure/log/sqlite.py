@@ -18,8 +18,10 @@ import apsw
 
 from perdure.log import checks, chunks, records, schema, sessions
 from perdure.log.chunks import SqliteBlobs
-from perdure.log.database import Database, Pragmas
+from perdure.log.connection import Pragmas
+from perdure.log.database import Database
 from perdure.log.filesystem import refuse_shared
+from perdure.log.quarantine import Quarantine
 from perdure.log.store import Admission, Binding, CommitId, Committed, Cut, Due, Grant, Header, Mark, Receipt, Rest, SessionRow
 from perdure.record.parts import Digest
 from perdure.record.records import Draft, Owner, Seq, Stored
@@ -42,7 +44,7 @@ class SqliteStore:
         too old), NewerLogError, CorruptLogError, StoreLockedError, StoreFullError.
         """
         prepare_home(home)
-        log = Database(home / "log.db", schema.LOG, vfs=vfs)
+        log = Database(home / "log.db", schema.LOG, gate=Quarantine(home / "log.db", vfs), vfs=vfs)
         bulk = Database(home / "chunks.db", schema.CHUNKS, BULK, vfs=vfs)
         store = cls(log, bulk, clock)
         try:
@@ -159,7 +161,18 @@ class SqliteStore:
 
 def prepare_home(home: Path) -> None:
     """The folder, for its user alone, with the lock file whose mode all others take."""
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not home.exists():
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_folder(home.parent)
     refuse_shared(home)
     home.chmod(0o700)
     os.close(os.open(home / "home.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in it durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,87 @@
+"""Opening one SQLite file the way Perdure needs it, and not otherwise."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import apsw
+from msgspec import Struct
+
+from perdure.record.errors import UsageError
+
+OLDEST_SQLITE = 3_051_003
+"""Before 3.51.3 a checkpoint racing with a commit could lose committed pages (the WAL-reset bug, sqlite.org/wal.html)."""
+
+WAL_LIMIT_BYTES = 64 << 20
+
+
+class Pragmas(Struct, frozen=True):
+    """What a file is opened with; all of it is verified. `checkpoint_pages` is the length of the WAL that starts a checkpoint."""
+
+    synchronous: int = 2
+    page_bytes: int = 4096
+    checkpoint_pages: int = 1000
+    incremental_vacuum: bool = False
+
+
+def connect(path: Path, pragmas: Pragmas, vfs: str | None, *, busy_s: float) -> apsw.Connection:
+    """A connection in WAL mode, with every pragma in force; the file is made if need be. Raises UsageError, or what SQLite says."""
+    refuse_old_sqlite(apsw.SQLITE_VERSION_NUMBER)
+    connection = apsw.Connection(private_uri(path), PRIVATE, vfs)
+    try:
+        connection.set_busy_timeout(int(busy_s * 1000))
+        _prepare(connection, pragmas)
+        _forget_old_wal(connection, busy_s)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def refuse_old_sqlite(version: int) -> None:
+    if version < OLDEST_SQLITE:
+        raise UsageError(f"SQLite {version} can lose commits in WAL mode; 3.51.3 or newer is needed: install a newer apsw")
+
+
+PRIVATE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+
+
+def private_uri(path: Path) -> str:
+    """Names a file that, if it is made now, only its user may read: it takes the mode of `home.lock` beside it."""
+    pattern = path.absolute().with_name("home.lock").as_uri().removeprefix("file://")
+    return f"{path.absolute().as_uri()}?modeof={pattern}"
+
+
+def _prepare(connection: apsw.Connection, wanted: Pragmas) -> None:
+    connection.pragma("page_size", wanted.page_bytes)
+    if wanted.incremental_vacuum:
+        connection.pragma("auto_vacuum", 2)
+    connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", wanted.synchronous)
+    connection.pragma("wal_autocheckpoint", 0)
+    connection.pragma("journal_size_limit", WAL_LIMIT_BYTES)
+    connection.pragma("trusted_schema", 0)
+    expected: dict[str, object] = {"journal_mode": "wal", "synchronous": wanted.synchronous, "page_size": wanted.page_bytes}
+    if sys.platform == "darwin":
+        # There a sync leaves the data in the drive's own cache unless asked for more (fcntl(2), F_FULLFSYNC).
+        connection.pragma("fullfsync", 1)
+        connection.pragma("checkpoint_fullfsync", 1)
+        expected |= {"fullfsync": 1, "checkpoint_fullfsync": 1}
+    for name, value in expected.items():
+        if (actual := connection.pragma(name)) != value:
+            raise UsageError(f"{connection.filename}: {name} is {actual!r} where {value!r} was asked for; it can't be trusted")
+
+
+def _forget_old_wal(connection: apsw.Connection, busy_s: float) -> None:
+    """Write a dead process's WAL into the file, so that no commit of ours follows frames whose sync may have failed unnoticed.
+
+    Where others are at work there was no recovery and nothing to do: it is not waited for.
+    """
+    connection.set_busy_timeout(0)
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except (apsw.BusyError, apsw.LockedError):
+        return
+    finally:
+        connection.set_busy_timeout(int(busy_s * 1000))
