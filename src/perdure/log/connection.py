@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -34,9 +35,15 @@ def connect(path: Path, pragmas: Pragmas, vfs: str | None, *, busy_s: float) -> 
         _prepare(connection, pragmas)
         _forget_old_wal(connection, busy_s)
     except BaseException:
-        connection.close()
+        shut(connection)
         raise
     return connection
+
+
+def shut(connection: apsw.Connection) -> None:
+    """Close. Where the last checkpoint fails, the WAL stays beside the file and holds what it could not write."""
+    with suppress(apsw.IOError, apsw.FullError):
+        connection.close()
 
 
 def refuse_old_sqlite(version: int) -> None:

@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 import apsw
 
 from perdure.log import schema
-from perdure.log.connection import WAL_LIMIT_BYTES, Pragmas, connect
+from perdure.log.connection import WAL_LIMIT_BYTES, Pragmas, connect, shut
 from perdure.log.holder import READERS, Patience, end_stopped_holder
 from perdure.log.store import Mark
 from perdure.log.worker import Worker
@@ -215,7 +215,7 @@ class Database:
             try:
                 schema.migrate(connection, self._steps)
             except BaseException:
-                connection.close()
+                shut(connection)
                 raise
         except BaseException:
             if self._gate is not None:
@@ -231,7 +231,7 @@ class Database:
     def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            shut(connection)
         if self._gate is not None:
             self._gate.leave()
 

@@ -35,7 +35,8 @@ class Patience:
 
     def wait_or_raise(self, error: apsw.BusyError) -> None:
         """Returns if trying again makes sense: the holder was ended, or time is left."""
-        if not end_stopped_holder(self._shm, WRITER) and time.monotonic() >= self._until:
+        late = time.monotonic() >= self._until
+        if not end_stopped_holder(self._shm, WRITER) and late:
             raise StoreLockedError(f"{self._shm.with_suffix('.db')} is locked by {named(self._shm)}; it is waited for") from error
 
 

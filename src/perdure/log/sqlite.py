@@ -19,7 +19,7 @@ import apsw
 from perdure.log import checks, chunks, records, schema, sessions
 from perdure.log.chunks import SqliteBlobs
 from perdure.log.connection import Pragmas
-from perdure.log.database import Database
+from perdure.log.database import BUSY_S, Database
 from perdure.log.filesystem import refuse_shared
 from perdure.log.quarantine import Quarantine
 from perdure.log.store import Admission, Binding, CommitId, Committed, Cut, Due, Grant, Header, Mark, Receipt, Rest, SessionRow
@@ -37,15 +37,18 @@ class SqliteStore:
         self.blobs = SqliteBlobs(log, bulk, clock)
 
     @classmethod
-    async def open(cls, home: Path, *, clock: Callable[[], float] = time.time, vfs: str | None = None) -> SqliteStore:
+    async def open(
+        cls, home: Path, *, clock: Callable[[], float] = time.time, vfs: str | None = None, busy_s: float = BUSY_S
+    ) -> SqliteStore:
         """The home's store, made if there is none.
 
-        `vfs` names an SQLite VFS registered in this process. Raises UsageError (a network or FUSE file system, an SQLite that is
-        too old), NewerLogError, CorruptLogError, StoreLockedError, StoreFullError.
+        `vfs` names an SQLite VFS registered in this process; after `busy_s` of waiting for a lock its holder is looked for.
+        Raises UsageError (a network or FUSE file system, an SQLite that is too old), NewerLogError, CorruptLogError, StoreLockedError,
+        StoreFullError.
         """
         prepare_home(home)
-        log = Database(home / "log.db", schema.LOG, gate=Quarantine(home / "log.db", vfs), vfs=vfs)
-        bulk = Database(home / "chunks.db", schema.CHUNKS, BULK, vfs=vfs)
+        log = Database(home / "log.db", schema.LOG, gate=Quarantine(home / "log.db", vfs), vfs=vfs, busy_s=busy_s)
+        bulk = Database(home / "chunks.db", schema.CHUNKS, BULK, vfs=vfs, busy_s=busy_s)
         store = cls(log, bulk, clock)
         try:
             await log.open()
@@ -149,8 +152,10 @@ class SqliteStore:
         return await self._log.read(lambda connection: sessions.binding(connection, session))
 
     async def close(self) -> None:
-        await self._bulk.close()
-        await self._log.close()
+        try:
+            await self._bulk.close()
+        finally:
+            await self._log.close()
 
     async def __aenter__(self) -> SqliteStore:
         return self
