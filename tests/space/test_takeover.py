@@ -1,0 +1,312 @@
+"""What another driver finds, what it may keep, and what an older one can still do: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from perdure.record.errors import SpaceGoneError, StaleEpochError, UsageError
+from perdure.record.records import Image
+from perdure.space.client import HostSpace
+from perdure.space.space import Exec, Plan, Status, Write
+from tests.space.conftest import Place, run, until, until_async
+
+LOOP = "while :; do echo . >> beat; sleep 0.01; done"
+
+
+async def _nothing(_: object) -> dict[str, bytes]:
+    return {}
+
+
+def _drive(place: Place, key: str, command: str) -> None:
+    async def main() -> None:
+        space = await place.open()
+        await space.start(key, Exec(command), base=(await space.capture(None)).image)
+        (place.root / "started").touch()
+        await space.wait(key)
+
+    asyncio.run(main())
+
+
+def test_the_next_driver_adopts_a_command_whose_driver_was_killed(place: Place) -> None:
+    command = "echo first; touch began; until [ -e go ]; do sleep 0.02; done; echo x >> effects; echo last; exit 7"
+    driver = multiprocessing.get_context("spawn").Process(target=_drive, args=(place, "l:c:1", command))
+    driver.start()
+    until((place.root / "began").exists)
+    os.kill(driver.pid or 0, signal.SIGKILL)
+    driver.join()
+
+    async def main() -> None:
+        found = await place.find(2)
+        assert (found.started, found.fresh, found.previous) == (False, False, None)
+        space = found.space
+        assert (await space.status({"l:c:1"}))["l:c:1"].state == "running"
+        fenced = await space.fence(2, {"l:c:1"})
+        assert (fenced.adopted, fenced.killed, fenced.survivors) == (("l:c:1",), 0, ())
+        await space.start("l:c:1", Exec(command))
+        (place.root / "go").touch()
+        output = b"".join([piece async for piece in space.output("l:c:1")])
+        status = await space.wait("l:c:1")
+        assert output == b"first\nlast\n"
+        assert (status.cause, status.result and status.result.exit_code) == ("self", 7)
+        assert status.capture is not None
+        assert "effects" in status.capture.changed
+        assert (place.root / "effects").read_text() == "x\n"
+
+    asyncio.run(main())
+
+
+def test_a_command_that_nobody_adopts_dies_at_the_fence_with_all_it_started(place: Place) -> None:
+    async def main() -> None:
+        old = await place.open(1)
+        await old.start("l:c:1", Exec(f"(env -i setsid bash -c '(setsid bash -c \"{LOOP}\" &)' &) ; {LOOP}"))
+        await until_async((place.root / "beat").exists)
+        new = (await place.find(2)).space
+        fenced = await new.fence(2, set())
+        size = (place.root / "beat").stat().st_size
+        assert fenced.adopted == ()
+        assert fenced.killed >= 2
+        status = (await new.status({"l:c:1"}))["l:c:1"]
+        assert (status.state, status.cause, status.capture) == ("ended", "fenced", None)
+        assert await new.processes() == []
+        assert (await new.capture(None)).left == ()
+        assert (place.root / "beat").stat().st_size == size
+
+    asyncio.run(main())
+
+
+def test_adoption_is_whole(place: Place) -> None:
+    async def main() -> None:
+        old = await place.open(1)
+        await run(old, "l:server:1", "exec sleep 300", background=True)
+        await asyncio.gather(*(old.start(f"l:{n}:1", Exec("sleep 300", mutating=False)) for n in (1, 2)))
+        new = (await place.find(2)).space
+        kept = await new.fence(2, {"l:1:1", "l:2:1"})
+        assert sorted(kept.adopted) == ["l:1:1", "l:2:1"]
+        assert [process.call for process in await new.processes()] == ["server"]
+        newer = (await place.find(3)).space
+        killed = await newer.fence(3, {"l:1:1"})
+        assert killed.adopted == ()
+        assert {status.cause for status in (await newer.status({"l:1:1", "l:2:1"})).values()} == {"fenced"}
+        assert await newer.processes() == []
+
+    asyncio.run(main())
+
+
+def test_a_fork_bomb_dies_at_the_fence(place: Place) -> None:
+    async def main() -> None:
+        old = await place.open(1)
+        bomb = "bomb() { [ $(ls /proc | grep -c '^[0-9]') -gt 400 ] || bomb & bomb & wait; }; export -f bomb; for i in $(seq 300); do (setsid sleep 300 &); done; touch armed; sleep 300"
+        await old.start("l:c:1", Exec(bomb))
+        await until_async((place.root / "armed").exists)
+        new = (await place.find(2)).space
+        fenced = await new.fence(2, set())
+        assert fenced.killed >= 300
+        assert place.running("l:c:1") == []
+
+    asyncio.run(main())
+
+
+def test_a_stale_driver_is_refused_whatever_it_asks(place: Place) -> None:
+    async def main() -> None:
+        old = await place.open(1)
+        image = (await old.capture(None)).image
+        await run(old, "l:c:1", "echo mine", image)
+        await place.open(2)
+        await old.close()
+        asked = [
+            old.fence(1, set()),
+            old.start("l:new:1", Exec("touch never")),
+            old.start("l:c:1", Exec("echo mine")),
+            old.status({"l:c:1"}),
+            old.wait("l:c:1"),
+            old.stop("l:c:1"),
+            old.capture(None),
+            old.settle(image),
+            old.plan(image, _nothing, None),
+            old.restore(image, _nothing, Plan()),
+            old.processes(),
+            old.sync(),
+            _all(old.output("l:c:1")),
+            _all(old.chunks({image.tree})),
+            place.find(1),
+        ]
+        for request in asked:
+            with pytest.raises(StaleEpochError):
+                await request
+        assert not (place.root / "never").exists()
+
+    asyncio.run(main())
+
+
+async def _all(parts: Any) -> list[Any]:
+    return [part async for part in parts]
+
+
+def test_a_driver_that_has_not_fenced_yet_may_look_and_not_act(place: Place) -> None:
+    async def main() -> None:
+        await place.open(1)
+        space = (await place.find(2)).space
+        assert (await space.status({"l:c:1"}))["l:c:1"].state == "none"
+        with pytest.raises(UsageError, match="not fenced"):
+            await space.start("l:c:1", Exec("true"))
+        with pytest.raises(UsageError, match="not fenced"):
+            await space.capture(None)
+
+    asyncio.run(main())
+
+
+def test_a_driver_that_waits_is_told_at_once_that_it_was_overtaken(place: Place) -> None:
+    async def main() -> None:
+        old = await place.open(1)
+        await old.start("l:c:1", Exec("sleep 300"))
+        waiting = asyncio.create_task(old.wait("l:c:1"))
+        watching = asyncio.create_task(_all(old.output("l:c:1")))
+        await asyncio.sleep(0)
+        await (await place.find(2)).space.fence(2, {"l:c:1"})
+        for task in (waiting, watching):
+            with pytest.raises(StaleEpochError):
+                await task
+
+    asyncio.run(main())
+
+
+def test_the_fence_waits_for_a_write_that_is_under_way(place: Place, tmp_path: Any) -> None:
+    """The supervisor is frozen in the middle of the write, overtaken, and thawed: either the write is whole and booked, or it never was."""
+    steps = tmp_path / "steps"
+
+    async def main() -> None:
+        base, written = await _stopped_in_a_write(place, steps)
+        fencing = asyncio.create_task(_fence_frozen(place))
+        place_init = written.init.pid
+        os.kill(place_init, signal.SIGCONT)
+        space = await fencing
+        status = (await space.status({"l:w:1"}))["l:w:1"]
+        assert status.state == "ended"
+        if status.cause == "fenced":
+            assert status.capture is None
+        else:
+            assert status.capture is not None
+        found = (await space.capture(base)).changed
+        assert (await space.capture(base)).changed == found
+
+    asyncio.run(main())
+
+
+async def _stopped_in_a_write(place: Place, steps: Any) -> tuple[Image, HostSpace]:
+    trace = {**os.environ, "PERDURE_STEPS": f"spaced:0:trace:{steps}"}
+    space = await place.open(1, env=trace)
+    base = (await space.capture(None)).image
+    await space.start("l:w:1", Write("big", "x" * (8 << 20)), base=base)
+    os.kill(space.init.pid, signal.SIGSTOP)
+    return base, space
+
+
+async def _fence_frozen(place: Place) -> HostSpace:
+    space = (await place.find(2)).space
+    await space.fence(2, set())
+    return space
+
+
+# ---- lives -------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_supervisor_ran_is_lost_under_the_next_one(place: Place) -> None:
+    async def main() -> None:
+        old = await place.open(1)
+        await run(old, "l:done:1", "echo kept; touch kept")
+        await old.start("l:c:1", Exec("touch began; sleep 300"))
+        await until_async((place.root / "began").exists)
+        waiting = asyncio.create_task(old.wait("l:c:1"))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(place.kill)
+        with pytest.raises(SpaceGoneError):
+            await waiting
+        found = await place.find(2)
+        space = found.space
+        assert (found.started, found.fresh) == (True, False)
+        assert found.previous is not None
+        assert found.previous.proven == (place.custody == "pidns")
+        assert found.dead_at_ns is not None
+        assert (space.incarnation, space.instance) == (old.incarnation, old.instance + 1)
+        statuses = await space.status({"l:c:1", "l:done:1"})
+        lost = statuses["l:c:1"]
+        assert (lost.state, lost.cause, lost.instance) == ("lost", None, old.instance)
+        assert lost.started_ns <= lost.seen_ns <= found.dead_at_ns
+        ended = statuses["l:done:1"]
+        assert (ended.state, ended.cause) == ("ended", "self")
+        assert ended.result is not None
+        assert ended.result.text == "kept\n"
+        assert space.position >= ended.position
+        fenced = await space.fence(2, set())
+        assert [process.call for process in fenced.survivors] == ([] if place.custody == "pidns" else ["c"])
+        assert place.running("l:c:1") == []
+        with pytest.raises(UsageError):
+            await space.start("l:c:1", Exec("another"))
+
+    asyncio.run(main())
+
+
+def test_the_instant_of_a_death_that_nobody_saw_is_not_made_up(proven: Place) -> None:
+    async def main() -> None:
+        await (await proven.open(1)).close()
+        proven.kill()
+        found = await proven.find(2)
+        assert found.previous is not None
+        assert (found.previous.proven, found.dead_at_ns) == (True, None)
+
+    asyncio.run(main())
+
+
+def test_an_orderly_end_leaves_nothing_to_prove(unproven: Place) -> None:
+    unproven.spaces = type(unproven.spaces)(unproven.home, idle_s=0.0)
+
+    async def main() -> None:
+        space = await unproven.open(1)
+        await run(space, "l:c:1", "true")
+        await space.close()
+        await space.watch_death()
+        found = await unproven.find(2)
+        assert found.previous is not None
+        assert found.previous.proven
+        assert (await found.space.fence(2, set())).survivors == ()
+        assert (await found.space.status({"l:c:1"}))["l:c:1"].cause == "self"
+
+    asyncio.run(main())
+
+
+def test_a_running_operation_is_stamped_so_that_its_end_is_known_to_two_seconds(proven: Place) -> None:
+    async def main() -> None:
+        space = await proven.open(1)
+        first = await space.start("l:c:1", Exec("sleep 300"))
+        latest: Status = first
+        while latest.seen_ns <= first.started_ns + 1_000_000_000:
+            latest = (await space.status({"l:c:1"}))["l:c:1"]
+            await asyncio.sleep(0.05)
+        proven.kill()
+        lost = (await (await proven.find(2)).space.status({"l:c:1"}))["l:c:1"]
+        assert lost.state == "lost"
+        assert lost.seen_ns >= latest.seen_ns
+
+    asyncio.run(main())
+
+
+def test_another_root_is_another_generation(proven: Place) -> None:
+    async def main() -> None:
+        space = await proven.open(1)
+        await run(space, "l:c:1", "true")
+        proven.kill()
+        proven.root = proven.root.parent / "elsewhere"
+        proven.root.mkdir()
+        found = await proven.find(2)
+        assert found.fresh
+        assert found.space.incarnation.ledger_id != space.incarnation.ledger_id
+        assert found.space.instance > space.instance
+        assert (await found.space.status({"l:c:1"}))["l:c:1"].state == "none"
+
+    asyncio.run(main())
