@@ -124,7 +124,9 @@ class Asking:
 
     def _responded(self, thread: Thread, turn: Turn, final: Final) -> None:
         fact = self._journal.fact
-        body = r.ModelResponded(turn.n, turn.attempts, final.parts, final.usage, final.stop, self._models(turn.model).name, final.extra)
+        body = r.ModelResponded(
+            turn.n, turn.attempts, final.parts, final.usage, final.stop, self._models(turn.model).name, final.extra
+        )
         fact(Draft(body, thread.name, turn.started_seq))
         for index, call in enumerate(tool_calls(final.parts)):
             fact(Draft(self._proposed(thread, turn, index, call), thread.name, -1 - index))

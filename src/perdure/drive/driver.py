@@ -110,9 +110,8 @@ class Driver:
 
     async def leave(self) -> None:
         """Commit what has ended and let go, with work left to do: the next driver adopts what runs."""
-        await self._journal.flush()
         self._journal.fact(Draft(r.EpochReleased("left")))
-        await self._journal.flush()
+        await self._journal.flush_facts()
         rest = Rest("waiting", "needs_driver", due_at=self._clock(), busy=self.state.busy)
         while True:
             try:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any
 
 from msgspec import Struct
 
 from perdure.drive.events import Emit, Notice, Recorded
-from perdure.log.store import Grant, LogStore, Rest
+from perdure.log.store import CommitId, Grant, LogStore, Rest
 from perdure.record import codec
 from perdure.record.errors import BlobGoneError, ConflictError, PerdureError, StoreFullError, StoreLockedError
 from perdure.record.parts import Digest
@@ -80,6 +81,8 @@ class Journal:
         pending = self._pending
         if not pending:
             return
+        if rest is None and self.state.busy and not self.view.busy:
+            rest = Rest("running")
         decides = any(not p.fact for p in pending) or rest is not None
         try:
             await self._commit([p.draft for p in pending], inbox_seen=self.state.seq if decides else None, rest=rest)
@@ -90,15 +93,19 @@ class Journal:
             await self.refresh()
             raise Redecide from None
 
+    async def flush_facts(self) -> None:
+        """Make what happened durable, and forget what was about to be decided: this driver goes."""
+        facts = [p.draft for p in self._pending if p.fact]
+        if facts:
+            await self._commit(facts, inbox_seen=None, rest=None)
+        self._pending, self.view = [], self.state
+
     async def _commit(self, drafts: list[Draft], *, inbox_seen: Seq | None, rest: Rest | None) -> None:
         id = uuid.uuid4().hex
-        step(f"commit.before:{codec.kind_of(drafts[-1].body)}")
         for pause_s in self._pauses():
             try:
-                committed = await self.store.commit(
-                    self.grant, id, drafts, blobs=self._blobs, names=self._names, inbox_seen=inbox_seen, rest=rest
-                )
-                break
+                await _to_its_end(self._attempt(id, drafts, inbox_seen, rest))
+                return
             except BlobGoneError as error:
                 if self.refill is None:
                     raise
@@ -106,6 +113,12 @@ class Journal:
             except (StoreFullError, StoreLockedError) as error:
                 self._emit(Notice(f"{error}; trying again"))
                 await asyncio.sleep(pause_s)
+
+    async def _attempt(self, id: CommitId, drafts: list[Draft], inbox_seen: Seq | None, rest: Rest | None) -> None:
+        step(f"commit.before:{codec.kind_of(drafts[-1].body)}")
+        committed = await self.store.commit(
+            self.grant, id, drafts, blobs=self._blobs, names=self._names, inbox_seen=inbox_seen, rest=rest
+        )
         step(f"commit.after:{codec.kind_of(drafts[-1].body)}")
         self._pending, self._blobs, self._names = [], {}, set()
         if committed.first == self.state.seq + 1:
@@ -138,3 +151,13 @@ class Journal:
     def _fold(self, stored: Stored) -> None:
         self.state = fold(self.state, stored)
         self._emit(Recorded(stored))
+
+
+async def _to_its_end(attempt: Coroutine[Any, Any, None]) -> None:
+    """A commit that has begun is taken into the state even by a driver that is told to go; else it would write the same again."""
+    task = asyncio.ensure_future(attempt)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise

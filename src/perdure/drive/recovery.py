@@ -26,6 +26,7 @@ from perdure.space import image
 from perdure.space.space import Plan, Status
 from perdure.spaced.steps import step
 from perdure.state.calls import Call
+from perdure.state.workspace import life
 
 STAMP_SLACK_NS = 2_000_000_000
 """A running operation is stamped each second, so its end is known to two."""
@@ -78,7 +79,7 @@ class Recovery:
             )
         found = await self._evidence(open_calls)
         for item in found:
-            await self._carry_out(item, opened)
+            await self._carry_out(item)
         if not any(isinstance(item.decision, Adopt) for item in found):
             await self._compare()
         await self._journal.flush()
@@ -144,7 +145,7 @@ class Recovery:
 
     # ---- carrying out ------------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, item: _Found, opened: Opened) -> None:
+    async def _carry_out(self, item: _Found) -> None:
         call = item.call
         match item.decision:
             case Adopt():
@@ -154,7 +155,7 @@ class Recovery:
                 self._decided(call, "start", item.evidence)
                 await self._journal.flush()
             case Undo(rerun=rerun):
-                await self._undo(item, opened, rerun=rerun)
+                await self._undo(item, rerun=rerun)
             case Unknown(why=why):
                 await self._end_unknown(call, item.evidence, why)
             case Stay():
@@ -164,12 +165,12 @@ class Recovery:
         body = r.Recovered(decision, evidence, call=call.id, attempt=call.attempts)  # type: ignore[arg-type]
         self._journal.fact(Draft(body, call.thread, call.seq))
 
-    async def _undo(self, item: _Found, opened: Opened, *, rerun: bool) -> None:
+    async def _undo(self, item: _Found, *, rerun: bool) -> None:
         call = item.call
         assert call.started is not None and call.started.base is not None
         base = call.started.base
         own = self._site.space.traits.own_workspace
-        window = None if own else self._window(item, opened)
+        window = None if own else self._window(item)
         plan = await self._plan(call, base, window)
         if plan is None:
             return
@@ -223,16 +224,16 @@ class Recovery:
             )
         return plan
 
-    def _window(self, item: _Found, opened: Opened) -> Window:
+    def _window(self, item: _Found) -> Window:
         """When the lost call may have acted. A window that was decided on stays: its evidence is gone by now."""
         call, status = item.call, item.status
         if call.recovered is not None and call.recovered.window is not None:
             return call.recovered.window
-        at_ns = int(call.started_at * 1e9)
-        lost = self._journal.view.workspace.lost
-        dead_at_ns = opened.dead_at_ns or (lost.dead_at_ns if lost else None)
+        assert call.started is not None and call.started.incarnation is not None
+        deaths = self._journal.view.workspace.deaths
         if status is None or status.state == "none":
-            return Window(at_ns, dead_at_ns or time.time_ns(), proven=dead_at_ns is not None)
+            return Window(int(call.started_at * 1e9), max(deaths.values(), default=0) or time.time_ns(), proven=bool(deaths))
+        dead_at_ns = deaths.get(life(call.started.incarnation, status.instance))
         if status.ended_ns:
             return Window(status.started_ns, status.ended_ns)
         if dead_at_ns is not None:
@@ -283,8 +284,7 @@ class Recovery:
         await self._site.compare("recovery")
 
     def _rebooted(self) -> bool:
-        made_by = next((o for o in (self._journal.state.workspace.lost,) if o is not None), None)
-        return made_by is not None and made_by.incarnation.boot_id != self._site.space.incarnation.boot_id
+        return self._journal.view.workspace.image_boot not in ("", self._site.space.incarnation.boot_id)
 
     def _synced(self) -> bool:
         workspace = self._journal.view.workspace

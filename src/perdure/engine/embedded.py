@@ -17,10 +17,12 @@ from perdure.drive.places import Processes
 from perdure.engine import lease, places
 from perdure.engine.home import Home
 from perdure.log.store import SessionRow
-from perdure.record.errors import SessionBusyError, StaleEpochError, UsageError
+from perdure.record.errors import PerdureError, SessionBusyError, StaleEpochError, UsageError
 from perdure.space.environment import command_environment
 from perdure.spaced.steps import step
 
+LOOK_S = 1.0
+FAILURE_CAP_S = 300.0
 LEAVE_S = 1.5
 """A driver that is told to go has this long to commit what has ended."""
 
@@ -97,34 +99,48 @@ async def _loop(home: Home, driver: Driver) -> Released:
 
 
 async def watch(home: Home, *, emit: Callable[[str], Emit] = lambda _: silent, once: bool = False) -> None:
-    """Drive every session that needs it, as long as this runs; with `once`, until nothing is due."""
-    running: dict[str, asyncio.Task[None]] = {}
-    async with asyncio.TaskGroup() as group:
-        mark = await home.store.wait(-1, 0.0)
-        while True:
-            for due in await home.store.due(time.time()):
-                if due.session not in running:
-                    task = group.create_task(_attend(home, due.session, emit(due.session)))
-                    running[due.session] = task
-            running = {name: task for name, task in running.items() if not task.done()}
-            if once and not running:
-                return
-            if running:
-                waiting = asyncio.create_task(home.store.wait(mark, 1.0))
-                await asyncio.wait((*running.values(), waiting), return_when=asyncio.FIRST_COMPLETED)
-                mark = await waiting
-            else:
-                mark = await home.store.wait(mark, 1.0)
+    """Drive every session that needs it, as long as this runs; with `once`, until nothing is due.
+
+    One session's failure is told through its `emit` and tried again after a pause that doubles, the others go on.
+    """
+    await _Watch(home, emit).run(once=once)
 
 
-async def _attend(home: Home, session: str, emit: Emit) -> None:
-    """Drive it as soon as nobody does."""
-    row = await home.store.row(session)
-    try:
-        if row.held_by is not None:
-            await lease.lapse(places.driver_lock(home.path, session), row.epoch, row.held_by)
-            await drive(home, session, emit=emit, take=True)
-        else:
-            await drive(home, session, emit=emit)
-    except (SessionBusyError, StaleEpochError) as error:
-        emit(Notice(str(error)))
+class _Watch:
+    def __init__(self, home: Home, emit: Callable[[str], Emit]) -> None:
+        self._home = home
+        self._emit = emit
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._failures: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+
+    async def run(self, *, once: bool) -> None:
+        async with asyncio.TaskGroup() as group:
+            mark = await self._home.store.wait(-1, 0.0)
+            while True:
+                for due in await self._home.store.due(time.time()):
+                    if due.session not in self._running and self._not_before.get(due.session, 0.0) <= time.monotonic():
+                        self._running[due.session] = group.create_task(self._attend(due.session))
+                if once and not self._running:
+                    return
+                looking = asyncio.create_task(self._home.store.wait(mark, LOOK_S))
+                await asyncio.wait((*self._running.values(), looking), return_when=asyncio.FIRST_COMPLETED)
+                mark = await looking
+                self._running = {name: task for name, task in self._running.items() if not task.done()}
+
+    async def _attend(self, session: str) -> None:
+        """Drive it as soon as nobody does."""
+        emit = self._emit(session)
+        try:
+            row = await self._home.store.row(session)
+            if row.held_by is not None:
+                await lease.lapse(places.driver_lock(self._home.path, session), row.epoch, row.held_by)
+            await drive(self._home, session, emit=emit, take=row.held_by is not None)
+            self._failures.pop(session, None)
+        except (SessionBusyError, StaleEpochError) as error:
+            emit(Notice(str(error)))
+        except PerdureError as error:
+            failures = self._failures[session] = self._failures.get(session, 0) + 1
+            pause_s = min(FAILURE_CAP_S, 2.0**failures)
+            self._not_before[session] = time.monotonic() + pause_s
+            emit(Notice(f"{error}; trying again in {pause_s:g} s"))

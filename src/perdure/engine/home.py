@@ -97,9 +97,7 @@ class Home:
         )
         stat = root.stat()
         header = Header(id, created.log_id, (Draft(created), Draft(r.ThreadOpened("main"), "main", -1)))
-        await self.store.create(header)
-        await self.store.bind(Binding(id, str(root), stat.st_dev, stat.st_ino))
-        return id
+        return await self.store.create(header, binding=Binding(id, str(root), stat.st_dev, stat.st_ino))
 
     def model(self, name: str, options: Mapping[str, Any]) -> Model:
         return resolve(name, base_url=options.get("base_url"))

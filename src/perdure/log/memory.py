@@ -48,14 +48,19 @@ class MemoryStore:
         self._changed = asyncio.Event()
         self.blobs = MemoryBlobs(clock)
 
-    async def create(self, header: Header, *, parent: Cut | None = None, rest: Rest = Rest()) -> str:
+    async def create(
+        self, header: Header, *, parent: Cut | None = None, rest: Rest = Rest(), binding: Binding | None = None
+    ) -> str:
         checks.new_session(header.session, taken=header.session in self._sessions)
+        if binding is not None:
+            self._root_free(binding)
         if parent is not None:
             checks.prefix(parent, last_seq=self._session(parent.session).row.last_seq)
         at, cut = self._clock(), 0 if parent is None else parent.seq
         row = SessionRow(header.session, header.log_id, 0, cut, 0, at, at, rest, None, False, parent)
         session = self._sessions[header.session] = _Session(row, cut)
         session.append(header.drafts, at=at, epoch=0, commit="create")
+        session.binding = binding
         self._tell()
         return header.session
 

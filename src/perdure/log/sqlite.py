@@ -58,9 +58,17 @@ class SqliteStore:
             raise
         return store
 
-    async def create(self, header: Header, *, parent: Cut | None = None, rest: Rest = Rest()) -> str:
+    async def create(
+        self, header: Header, *, parent: Cut | None = None, rest: Rest = Rest(), binding: Binding | None = None
+    ) -> str:
         drafts = records.encode(header.drafts)
-        await self._log.write(lambda connection: sessions.create(connection, header, drafts, parent, rest, self._clock()))
+
+        def create(connection: apsw.Connection) -> None:
+            sessions.create(connection, header, drafts, parent, rest, self._clock())
+            if binding is not None:
+                sessions.bind(connection, binding)
+
+        await self._log.write(create)
         return header.session
 
     async def acquire(

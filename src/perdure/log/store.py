@@ -148,8 +148,10 @@ class LogStore(Protocol):
     @property
     def blobs(self) -> BlobStore: ...
 
-    async def create(self, header: Header, *, parent: Cut | None = None, rest: Rest = Rest()) -> SessionId:
-        """A new session at epoch 0, its opening records committed. UsageError if the id is taken."""
+    async def create(
+        self, header: Header, *, parent: Cut | None = None, rest: Rest = Rest(), binding: Binding | None = None
+    ) -> SessionId:
+        """A new session at epoch 0, its opening records committed, bound to its directory (as `bind` does). UsageError if the id is taken."""
         ...
 
     async def acquire(

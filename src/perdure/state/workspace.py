@@ -12,15 +12,18 @@ from perdure.record.parts import Digest
 class Workspace(Struct, frozen=True):
     """`first` is the image the session began with. `position` is the greatest ledger position the log has seen.
 
-    `seen` maps paths to the SHA-256 of the content that the model last read or wrote. `left` are background processes.
+    `image_boot` is the boot in which the newest image was captured; `deaths` are the wall clocks (ns) at which supervisors were seen to
+    die, by `life`. `seen` maps paths to the SHA-256 of the content that the model last read or wrote. `left` are background processes.
     """
 
     image: r.Image | None = None
     image_seq: r.Seq = 0
+    image_boot: str = ""
     first: r.Image | None = None
     synced: r.Image | None = None
     space: r.SpaceOpened | None = None
     lost: r.SpaceLost | None = None
+    deaths: dict[str, int] = {}
     position: int = 0
     seen: dict[str, Digest] = {}
     left: tuple[r.Process, ...] = ()
@@ -35,12 +38,15 @@ def reduce(workspace: Workspace, stored: r.Stored) -> Workspace:
                 workspace, space=body, lost=None, position=workspace.position if same else 0, left=workspace.left if same else ()
             )
         case r.SpaceLost() as body:
-            return replace(workspace, lost=body, left=())
+            deaths = workspace.deaths
+            if body.dead_at_ns is not None:
+                deaths = {**deaths, life(body.incarnation, body.instance): body.dead_at_ns}
+            return replace(workspace, lost=body, left=(), deaths=deaths)
         case r.WorkspaceChanged(image=image, opaque=opaque):
             first = workspace.first or image
-            return replace(workspace, image=image, image_seq=stored.seq, first=first, opaque=opaque)
+            return replace(_imaged(workspace, image, stored.seq), first=first, opaque=opaque)
         case r.SpaceRestored(to_image=image):
-            return replace(workspace, image=image, image_seq=stored.seq, left=())
+            return replace(_imaged(workspace, image, stored.seq), left=())
         case r.Synced(image=image):
             return replace(workspace, synced=image)
         case r.CallStarted(position=position):
@@ -56,4 +62,14 @@ def _finished(workspace: Workspace, seq: r.Seq, body: r.CallFinished) -> Workspa
     position = max(body.position, workspace.position)
     if body.image is None:
         return replace(workspace, seen=seen, position=position)
-    return replace(workspace, image=body.image, image_seq=seq, seen=seen, position=position, left=body.left, opaque=body.opaque)
+    return replace(_imaged(workspace, body.image, seq), seen=seen, position=position, left=body.left, opaque=body.opaque)
+
+
+def _imaged(workspace: Workspace, image: r.Image, seq: r.Seq) -> Workspace:
+    boot = workspace.space.incarnation.boot_id if workspace.space else ""
+    return replace(workspace, image=image, image_seq=seq, image_boot=boot)
+
+
+def life(incarnation: r.Incarnation, instance: int) -> str:
+    """One life of a supervisor, as `deaths` names it."""
+    return f"{incarnation.ledger_id}:{instance}"
