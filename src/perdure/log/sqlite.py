@@ -9,6 +9,7 @@ Any number of processes may have a home open at once. The store belongs to the e
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from pathlib import Path
@@ -158,6 +159,16 @@ class SqliteStore:
 
     async def binding(self, session: str) -> Binding | None:
         return await self._log.read(lambda connection: sessions.binding(connection, session))
+
+    async def pragmas(self) -> dict[str, object]:
+        """How `log.db` is open, as SQLite itself says: for whoever wants to see it."""
+        names = (
+            "journal_mode",
+            "synchronous",
+            "page_size",
+            *(("fullfsync", "checkpoint_fullfsync") if sys.platform == "darwin" else ()),
+        )
+        return await self._log.read(lambda connection: {name: connection.pragma(name) for name in names})
 
     async def close(self) -> None:
         try:
