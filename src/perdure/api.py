@@ -178,6 +178,10 @@ class Session:
         body = r.RecoveryAnswered(wait, answer)  # type: ignore[arg-type]
         return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
 
+    async def abandon(self) -> Receipt:
+        """Give up what is open, unseen: calls end `unknown`, submissions `aborted`, and the directory is free. Drive once more for that."""
+        return await self.answer("abandon", "abandon")
+
     # ---- driving -----------------------------------------------------------------------------------------------------------
 
     async def drive(self, *, emit: Emit = embedded.silent, take: bool = False) -> Released:

@@ -7,26 +7,28 @@ failure is a fact with the time of the next try; attempts are counted in the log
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Literal
 
 from perdure.drive.events import Emit, TextShown
 from perdure.drive.interrupt import Stopped, either, watch
 from perdure.drive.journal import Journal
+from perdure.drive.waits import Waits
 from perdure.log.live import LiveText, Piece
 from perdure.model.stream import Delta, Final, Model, ModelError, Overflow, Refused, Retryable
 from perdure.program import context
-from perdure.program.conversation import MODEL_TRIES, deadline_of
+from perdure.program.stopping import deadline_of
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
-from perdure.record.parts import Digest, ToolCall
+from perdure.record.errors import UsageError
+from perdure.record.parts import Digest, ToolCall, Usage, text_of
 from perdure.record.records import Draft
 from perdure.spaced.steps import step
 from perdure.state.threads import Thread, Turn, tool_calls
 
 _END = object()
 REQUEST_S = 1800.0
+MODEL_TRIES = 3
 RETRY_BASE_S = 2.0
 RETRY_CAP_S = 60.0
 MAX_CONTINUATIONS = 3
@@ -59,13 +61,14 @@ class Asking:
         thread = state.threads[thread_name]
         turn = thread.turn
         assert turn is not None
+        self._model(turn.model)
         submission = state.submissions[turn.submission]
         stop = watch(
             self._journal.store,
             self._journal.grant.session,
             submission=submission.id,
             after=state.seq,
-            deadline=deadline_of(state, submission),
+            left_s=self._journal.left_s(deadline_of(state, submission)),
         )
         step("ask.before")
         try:
@@ -77,13 +80,13 @@ class Asking:
         step("ask.after")
         if isinstance(answer, Stopped):
             await self._cut(thread, turn, answer.reason)
-        elif not answer.parts and answer.stop == "stop" and not turn.partial:
-            await self._failed(thread, turn, Retryable("the model's reply was blank"))
+        elif _blank(answer) and not turn.partial:
+            await self._failed(thread, turn, Retryable("the model's reply was blank"), answer.usage)
         else:
             self._responded(thread, turn, answer)
 
     async def _stream(self, thread: Thread, turn: Turn) -> Final:
-        model = self._models(turn.model)
+        model = self._model(turn.model)
         request = model.prepare(
             context.build(
                 self._journal.state,
@@ -114,6 +117,12 @@ class Asking:
             step("shown")
             self._emit(TextShown(thread.name, turn.n, piece.text, piece.channel))
 
+    def _model(self, name: str) -> Model:
+        try:
+            return self._models(name)
+        except UsageError as error:
+            raise Waits("model_unavailable", str(error)) from error
+
     async def _needed(self, thread: Thread) -> Mapping[Digest, bytes]:
         missing = context.blobs_needed(thread) - self._blobs.keys()
         if missing:
@@ -125,7 +134,7 @@ class Asking:
     def _responded(self, thread: Thread, turn: Turn, final: Final) -> None:
         fact = self._journal.fact
         body = r.ModelResponded(
-            turn.n, turn.attempts, final.parts, final.usage, final.stop, self._models(turn.model).name, final.extra
+            turn.n, turn.attempts, final.parts, final.usage, final.stop, self._model(turn.model).name, final.extra
         )
         fact(Draft(body, thread.name, turn.started_seq))
         for index, call in enumerate(tool_calls(final.parts)):
@@ -145,14 +154,13 @@ class Asking:
             problem=tool.problem(call.args, call.raw) if tool else None,
         )
 
-    async def _failed(self, thread: Thread, turn: Turn, error: ModelError) -> None:
+    async def _failed(self, thread: Thread, turn: Turn, error: ModelError, usage: Usage = Usage()) -> None:
         partial = await self.partial(thread, turn)
         retry_at = None
         if isinstance(error, Retryable) and turn.failures + 1 < MODEL_TRIES:
-            retry_at = time.time() + _pause_s(turn.failures, error.after_s)
-        body = r.ModelFailed(
-            turn.n, turn.attempts, _failure(error), str(error), error.status, retry_at, partial if retry_at is not None else ""
-        )
+            retry_at = self._journal.clock() + _pause_s(turn.failures, error.after_s)
+        kept = partial if retry_at is not None else ""
+        body = r.ModelFailed(turn.n, turn.attempts, _failure(error), str(error), error.status, retry_at, kept, usage)
         self._journal.fact(Draft(body, thread.name, turn.started_seq))
 
     async def _cut(self, thread: Thread, turn: Turn, reason: str) -> None:
@@ -178,7 +186,7 @@ class Asking:
             turn = thread.turn
             if turn is None or turn.responded or turn.started_seq > self._inherited:
                 continue
-            if turn.failed is not None and (turn.failed.retry_at is None or turn.failed.retry_at > time.time()):
+            if turn.failed is not None and (turn.failed.retry_at is None or turn.failed.retry_at > self._journal.clock()):
                 continue
             partial = await self.partial(thread, turn)
             decision = "continue" if partial else "retry"
@@ -207,6 +215,11 @@ async def _ticking(
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+def _blank(answer: Final) -> bool:
+    """Nothing to read and nothing to do, and no reason given for it."""
+    return answer.stop not in ("length", "refused") and not tool_calls(answer.parts) and not text_of(answer.parts).strip()
 
 
 def _pause_s(failures: int, after_s: float | None) -> float:

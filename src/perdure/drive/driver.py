@@ -16,10 +16,11 @@ from perdure.drive.asking import Asking
 from perdure.drive.events import Emit, Notice
 from perdure.drive.journal import Journal, Redecide
 from perdure.drive.places import DriverPlace
-from perdure.drive.recovery import Recovery, Waits
+from perdure.drive.recovery import Recovery
 from perdure.drive.rounds import Rounds
 from perdure.drive.site import Site
 from perdure.drive.spaces import Spaces
+from perdure.drive.waits import Waits
 from perdure.log.live import LiveText
 from perdure.log.store import Binding, Grant, LogStore, Rest
 from perdure.model.stream import Model
@@ -123,7 +124,7 @@ class Driver:
     async def _advance(self) -> Progress:
         view = self._journal.view
         begun = any(call.started for call in view.calls.values())
-        if begun and not self._recovered:
+        if begun and not self._recovered and not view.session.abandoned:
             await self._recover()
             return Going()
         action = self._program.next(View(view, None), self._clock())

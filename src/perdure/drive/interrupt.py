@@ -6,7 +6,6 @@ The watch reads the log, since an abort is a record like any other; it folds not
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Literal, TypeVar
 
@@ -27,10 +26,10 @@ class Stopped(Struct, frozen=True):
     reason: str
 
 
-async def watch(store: LogStore, session: SessionId, *, submission: str | None, after: Seq, deadline: float | None) -> Stopped:
-    """Returns when the submission is aborted by a record behind `after`, or when the wall clock passes `deadline`."""
+async def watch(store: LogStore, session: SessionId, *, submission: str | None, after: Seq, left_s: float | None) -> Stopped:
+    """Returns when the submission is aborted by a record behind `after`, or after the seconds that are left to it."""
     try:
-        async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.time())):
+        async with asyncio.timeout(left_s):
             return await _aborted(store, session, submission, after)
     except TimeoutError:
         return Stopped("deadline", "its time is used up")

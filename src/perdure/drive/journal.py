@@ -47,10 +47,14 @@ class Journal:
         self.after_commit: list[Callable[[], object]] = []
         self.refill: Callable[[Iterable[Digest]], Awaitable[None]] | None = None
         self._emit = emit
-        self._clock = clock
+        self.clock = clock
         self._pending: list[_Pending] = []
         self._blobs: dict[Digest, bytes] = {}
         self._names: set[Digest] = set()
+
+    def left_s(self, deadline: float | None) -> float | None:
+        """Seconds until a wall-clock time; None where there is none."""
+        return None if deadline is None else deadline - self.clock()
 
     @property
     def dirty(self) -> bool:
@@ -73,7 +77,7 @@ class Journal:
         for draft in drafts:
             self._pending.append(_Pending(draft, fact))
             seq = self.view.seq + 1
-            stored = codec.stored(draft, seq=seq, at=self._clock(), epoch=self.grant.epoch, commit="")
+            stored = codec.stored(draft, seq=seq, at=self.clock(), epoch=self.grant.epoch, commit="")
             self.view = fold(self.view, stored)
 
     async def flush(self, rest: Rest | None = None) -> None:

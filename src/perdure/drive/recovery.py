@@ -18,6 +18,7 @@ from perdure.drive.decide import Adopt, Decision, Evidence, Known, Start, Stay, 
 from perdure.drive.journal import Journal
 from perdure.drive.site import Site
 from perdure.drive.spaces import Opened, RootReplacedError
+from perdure.drive.waits import Waits
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
 from perdure.record.parts import printable
@@ -33,15 +34,6 @@ STAMP_SLACK_NS = 2_000_000_000
 
 SALVAGE_ID_CHARS = 12
 COMMANDS = ("bash",)
-
-
-class Waits(Exception):
-    """The session can't go on before something happens; `reason` is a stable word, `detail` says what to do."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
 
 
 class _Found(Struct, frozen=True):

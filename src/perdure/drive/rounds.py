@@ -18,8 +18,9 @@ from perdure.drive.journal import Journal
 from perdure.drive.places import DriverPlace
 from perdure.drive.site import Site
 from perdure.drive.virtual import Virtual
-from perdure.program.conversation import deadline_of
+from perdure.program.conversation import effect_of
 from perdure.program.program import Calls
+from perdure.program.stopping import deadline_of
 from perdure.program.tools import Tool, ToolSet
 from perdure.record import records as r
 from perdure.record.parts import printable
@@ -40,6 +41,7 @@ class Rounds:
         self._place = place
         self._virtual = Virtual(journal.store)
         self._emit = emit
+        self._readers: set[str] = set()
 
     async def run(self, action: Calls) -> None:
         """Carry the calls out: those that were begun are waited for, the others decided and started."""
@@ -73,13 +75,23 @@ class Rounds:
     async def _start(self, calls: list[Call]) -> list[Call]:
         base = None
         if any(self._effect(call) != "none" for call in calls):
-            base = await self._site.compare("before_call", calls[0].id)
+            base = await self._compare(calls[0].id)
         for call in calls:
             if call.verdict is None:
                 self._journal.decide(Draft(r.CallDecided(call.id, "allow"), call.thread, call.seq))
             self._journal.decide(Draft(self._started(call, base), call.thread, call.seq))
         await self._journal.flush()
         return [self._journal.state.calls[call.id] for call in calls]
+
+    async def _compare(self, call: str) -> r.Image:
+        """The base image. What changed while one foreign reader was all that ran is held against that tool from now on."""
+        before = self._journal.view.workspace.image
+        image = await self._site.compare("before_call", call)
+        readers, self._readers = self._readers, set()
+        if before is not None and not image.same_files(before) and len(readers) == 1:
+            doubted = tuple(sorted({*self._journal.view.session.doubted, *readers}))
+            self._journal.fact(Draft(r.SettingsChanged(doubted=doubted)))
+        return image
 
     def _started(self, call: Call, base: r.Image | None) -> r.CallStarted:
         tool = self._tools.get(call.tool)
@@ -102,7 +114,7 @@ class Rounds:
 
     def _effect(self, call: Call) -> r.EffectClass:
         """A command in a proven hermetic Space changes nothing but the workspace."""
-        effect = self._tools.effect(call.tool)
+        effect = effect_of(self._journal.view, call.tool, self._tools.effect(call.tool))
         hermetic = self._site.is_open and self._site.space.traits.hermetic
         tool = self._tools.get(call.tool)
         return "workspace" if effect == "external" and hermetic and tool and tool.place == "space" else effect
@@ -110,12 +122,7 @@ class Rounds:
     # ---- carrying out ------------------------------------------------------------------------------------------------------
 
     async def _carry(self, calls: list[Call]) -> None:
-        if len(calls) == 1:
-            finished = [await self._one(calls[0])]
-        else:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._one(call)) for call in calls]
-            finished = [task.result() for task in tasks]
+        finished = [await self._one(calls[0])] if len(calls) == 1 else await _together(map(self._one, calls))
         for call, body in zip(calls, finished, strict=True):
             self._journal.fact(Draft(body, call.thread, call.seq))
 
@@ -177,7 +184,7 @@ class Rounds:
 
     def _left_s(self, call: Call) -> float | None:
         deadline = self._deadline(call)
-        return None if deadline is None else deadline - time.time()
+        return self._journal.left_s(deadline)
 
     async def _watch(self, call: Call) -> Stopped:
         state, session = self._journal.state, self._journal.grant.session
@@ -198,6 +205,8 @@ class Rounds:
         assert call.started is not None
         left_s = self._left_s(call)
         timeout_s = tool.timeout_s if left_s is None else max(0.1, min(tool.timeout_s, left_s))
+        if call.started.effect == "none":
+            self._readers.add(tool.name)
         step(f"op.before:{call.tool}")
         ended = await either(self._place.run(tool, call.args, call.started.key, timeout_s), self._watch(call))
         step(f"op.ended:{call.tool}")

@@ -125,7 +125,9 @@ class _Watch:
                     return
                 looking = asyncio.create_task(self._home.store.wait(mark, LOOK_S))
                 await asyncio.wait((*self._running.values(), looking), return_when=asyncio.FIRST_COMPLETED)
-                mark = await looking
+                if looking.done():
+                    mark = looking.result()
+                looking.cancel()
                 self._running = {name: task for name, task in self._running.items() if not task.done()}
 
     async def _attend(self, session: str) -> None:

@@ -6,20 +6,16 @@ input waiting? What it decides is records; what it wants done is an Ask or Calls
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from perdure.program.program import Action, Append, Ask, Calls, Settle, View, Wait
+from perdure.program.stopping import Stop, stop_of
 from perdure.record import records as r
 from perdure.record.records import Draft
 from perdure.state.calls import Call
 from perdure.state.state import State
 from perdure.state.submissions import Submission
 from perdure.state.threads import Thread, Turn
-from perdure.state.usage import Spent
-
-MAX_CRASHES = 10
-MAX_LOSSES = 2
-MODEL_TRIES = 3
 
 
 class Conversation:
@@ -38,6 +34,8 @@ class Conversation:
         return None
 
     def next(self, view: View[None], now: float) -> Action:
+        if view.state.session.abandoned and view.state.submissions:
+            return _abandon(view.state)
         waits: list[Wait] = []
         for thread in view.state.threads.values():
             action = self._thread(view.state, thread, now)
@@ -50,7 +48,7 @@ class Conversation:
         if thread.active is None:
             return _place(state, thread, now)
         submission = state.submissions[thread.active]
-        stop = _stop(state, submission, now)
+        stop = stop_of(state, submission, now)
         turn = thread.turn
         if turn is None:
             return _settle(thread, submission, stop) if stop else Append((_turn(state, thread, submission),))
@@ -85,13 +83,13 @@ class Conversation:
             return Append(tuple(_unrun(c, stop.reason) for c in open_calls))
         if any(_waits_in(s, thread) and s.mode == "steer" for s in state.submissions.values()):
             return Append(tuple(_unrun(c, "steered") for c in open_calls))
-        return Calls(thread.name, tuple(c.id for c in self._together(open_calls)))
+        return Calls(thread.name, tuple(c.id for c in self._together(state, open_calls)))
 
-    def _together(self, calls: list[Call]) -> list[Call]:
+    def _together(self, state: State, calls: list[Call]) -> list[Call]:
         """The first call, and what directly follows it and only reads, if it only reads itself."""
         group: list[Call] = []
         for call in calls:
-            reads = call.problem is not None or self._effect(call.tool) == "none"
+            reads = call.problem is not None or effect_of(state, call.tool, self._effect(call.tool)) == "none"
             if group and not reads:
                 break
             group.append(call)
@@ -100,71 +98,9 @@ class Conversation:
         return group
 
 
-# ---- stopping --------------------------------------------------------------------------------------------------------------
-
-
-class Stop:
-    """Why a submission goes no further, and the records that say so."""
-
-    def __init__(self, outcome: str, reason: str, drafts: tuple[Draft, ...] = ()) -> None:
-        self.outcome = outcome
-        self.reason = reason
-        self.drafts = drafts
-
-
-def _stop(state: State, submission: Submission, now: float) -> Stop | None:
-    if submission.aborted is not None:
-        return Stop("aborted", submission.aborted)
-    if state.session.crashes >= MAX_CRASHES:
-        return Stop("failed", f"{state.session.crashes} drivers in a row crashed without progress")
-    lost = next((what for what, times in state.usage.losses.items() if times >= MAX_LOSSES), None)
-    if lost:
-        return Stop("failed", f"running this took its Space down twice: {lost[:200]}")
-    exhausted = _exhausted(state, submission, now)
-    if exhausted is None:
-        return None
-    scope, limit, value = exhausted
-    record = r.BudgetExhausted(submission.id, scope, limit, value)  # type: ignore[arg-type]
-    return Stop("failed", f"{scope} budget: {limit} of {value:g} is used up", (Draft(record, submission.thread),))
-
-
-def _exhausted(state: State, submission: Submission, now: float) -> tuple[str, str, float] | None:
-    """The first limit that is reached: its scope, name and value."""
-    if submission.deadline is not None and now >= submission.deadline:
-        return "turn", "deadline", submission.deadline
-    own = state.usage.submissions.get(submission.id, Spent())
-    for scope, budget, spent in (
-        ("turn", state.session.turn_budget, own),
-        ("session", state.session.session_budget, state.usage.session),
-    ):
-        thread = state.threads.get(submission.thread)
-        at_turn_end = thread is None or thread.turn is None or thread.turn.responded
-        for limit, value in _reached(budget, spent, state.usage.failures, now, at_turn_end):
-            return scope, limit, value
-    return None
-
-
-def _reached(budget: r.Budget, spent: Spent, failures: int, now: float, at_turn_end: bool) -> Iterator[tuple[str, float]]:
-    if budget.turns is not None and at_turn_end and spent.turns >= budget.turns:
-        yield "turns", budget.turns
-    if budget.tokens is not None and spent.tokens.total >= budget.tokens:
-        yield "tokens", budget.tokens
-    if budget.wall_s is not None and spent.since is not None and now - spent.since >= budget.wall_s:
-        yield "wall_s", budget.wall_s
-    if budget.failures is not None and failures >= budget.failures:
-        yield "failures", budget.failures
-
-
-def deadline_of(state: State, submission: Submission) -> float | None:
-    """The wall-clock second at which nothing of the submission may run any more."""
-    limits = [submission.deadline]
-    for budget, spent in (
-        (state.session.turn_budget, state.usage.submissions.get(submission.id, Spent())),
-        (state.session.session_budget, state.usage.session),
-    ):
-        if budget.wall_s is not None and spent.since is not None:
-            limits.append(spent.since + budget.wall_s)
-    return min((limit for limit in limits if limit is not None), default=None)
+def effect_of(state: State, tool: str, declared: r.EffectClass) -> r.EffectClass:
+    """A foreign tool that said it only reads, and was caught at changing the workspace, is not believed again."""
+    return "workspace" if declared == "none" and tool in state.session.doubted else declared
 
 
 # ---- drafts ----------------------------------------------------------------------------------------------------------------
@@ -180,7 +116,7 @@ def _place(state: State, thread: Thread, now: float) -> Action:
         return Wait()
     first = next((s for s in queued if s.aborted is not None), queued[0])
     opening = () if thread.opened else (Draft(r.ThreadOpened(thread.name), thread.name),)
-    stop = _stop(state, first, now)
+    stop = stop_of(state, first, now)
     if stop:
         return Settle((*opening, *stop.drafts, _settlement(thread, first, stop.outcome, stop.reason)))
     placed = Draft(r.SubmissionPlaced(first.id, "note" if first.mode == "note" else "follow_up"), thread.name, first.seq)
@@ -201,6 +137,19 @@ def _joining(state: State, thread: Thread) -> tuple[Draft, ...]:
 
 def _turn(state: State, thread: Thread, submission: Submission) -> Draft:
     return Draft(r.TurnStarted(thread.turns + 1, submission.id, state.session.model), thread.name)
+
+
+def _abandon(state: State) -> Settle:
+    """A person gave the session up: everything ends as it is, nothing is looked at or taken back."""
+    drafts = []
+    for call in state.calls.values():
+        text = "The session was given up while this call was open; its outcome is unknown."
+        outcome: r.Outcome = "unknown" if call.started else "aborted"
+        drafts.append(Draft(r.CallFinished(call.id, outcome, r.Result(text)), call.thread, call.seq))
+    for submission in state.submissions.values():
+        thread = state.threads[submission.thread]
+        drafts.append(_settlement(thread, submission, "aborted", "the session was given up"))
+    return Settle(tuple(drafts))
 
 
 def _unrun(call: Call, reason: str) -> Draft:

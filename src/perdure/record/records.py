@@ -157,12 +157,16 @@ class EpochReleased(_Body, frozen=True, tag="epoch_released"):
 
 
 class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
-    """`instructions` are what the workspace's AGENTS.md said when the session began; None leaves a setting as it is."""
+    """None leaves a setting as it is. `instructions` are what the workspace's AGENTS.md said when the session began.
+
+    `doubted` are foreign tools that said they only read, and changed the workspace.
+    """
 
     model: str | None = None
     turn_budget: Budget | None = None
     session_budget: Budget | None = None
     instructions: str | None = None
+    doubted: tuple[str, ...] | None = None
 
 
 class NoteAdded(_Body, frozen=True, tag="note_added"):

@@ -22,7 +22,13 @@ class Session(Struct, frozen=True):
     crashes: int = 0
     driving: bool = False
     outcome: str = ""
+    doubted: tuple[str, ...] = ()
     answers: tuple[r.RecoveryAnswered, ...] = ()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether a person has given up what is open."""
+        return any(answer.answer == "abandon" for answer in self.answers)
 
 
 def reduce(session: Session, stored: r.Stored) -> Session:
@@ -45,6 +51,7 @@ def reduce(session: Session, stored: r.Stored) -> Session:
                 instructions=session.instructions if body.instructions is None else body.instructions,
                 turn_budget=body.turn_budget or session.turn_budget,
                 session_budget=body.session_budget or session.session_budget,
+                doubted=session.doubted if body.doubted is None else body.doubted,
             )
         case r.EpochRaised(owner=owner):
             crashed = session.crashes + 1 if session.driving else session.crashes
