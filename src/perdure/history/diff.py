@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -51,11 +51,15 @@ class Diff(Struct, frozen=True):
 
 async def diff(before: Image | None, after: Image | None, source: ChunkSource, limits: Limits = Limits()) -> Diff:
     """The files of `after` against those of `before`; None is an empty workspace. BlobGoneError if a chunk is not stored."""
-    differences = await compare(before.tree if before else None, after.tree if after else None, source)
+    return await told(await compare(before.tree if before else None, after.tree if after else None, source), source, limits)
+
+
+async def told(differences: Sequence[Difference], source: ChunkSource, limits: Limits = Limits()) -> Diff:
+    """These differences, sorted by path, as people read them; for who wants only some of them."""
     paths = [difference.path for difference in differences]
-    told = [d for d in differences if not _told_by_its_content(d, paths)]
-    changes = [await _change(difference, source, limits) for difference in told[: limits.changes]]
-    return Diff(tuple(changes), len(told) - len(changes))
+    kept = [d for d in differences if not _told_by_its_content(d, paths)]
+    changes = [await _change(difference, source, limits) for difference in kept[: limits.changes]]
+    return Diff(tuple(changes), len(kept) - len(changes))
 
 
 def render(diff: Diff) -> Iterator[Line]:

@@ -1,0 +1,128 @@
+"""`doctor`: what Perdure stands on, on this machine, and what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import Literal
+
+import apsw
+import click
+import msgspec
+from msgspec import Struct
+
+import perdure
+from perdure.api import Opened
+from perdure.cli.opening import opened
+from perdure.cli.paint import Paint
+from perdure.cli.telling import json_line
+from perdure.history.line import Style, plain
+from perdure.log.filesystem import kind_of
+from perdure.space.launch import bubblewrap, namespace_problem
+from perdure.spaced.custody import boot_id
+
+Verdict = Literal["good", "note", "bad"]
+_STYLES: dict[Verdict, Style] = {"good": "plus", "note": "workspace", "bad": "failure"}
+
+
+class Finding(Struct, frozen=True):
+    """`note`: it works, and something is less than it could be. `bad`: it does not work here."""
+
+    name: str
+    value: str
+    verdict: Verdict = "good"
+    remedy: str = ""
+
+
+@click.command
+@click.option(
+    "-C", "directory", metavar="DIR", default=".", help="A directory to look at as a workspace; by default the current one."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def doctor(directory: str, as_json: bool) -> int:
+    """Look at what Perdure stands on, on this machine.
+
+    Exit code 1 if something keeps it from working.
+    """
+    return asyncio.run(_doctor(directory, as_json))
+
+
+async def _doctor(directory: str, as_json: bool) -> int:
+    async with opened() as home:
+        findings = [*_program(), *await _home(home), *_workspace(Path(directory), home), *_custody(), *_tools()]
+    if as_json:
+        print(json_line({finding.name: msgspec.to_builtins(finding) for finding in findings}))
+    else:
+        _show(findings)
+    return 1 if any(finding.verdict == "bad" for finding in findings) else 0
+
+
+def _show(findings: list[Finding]) -> None:
+    paint = Paint(sys.stdout)
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        mark = {"good": "✓", "note": "·", "bad": "✗"}[finding.verdict]
+        print(f"{paint.text(_STYLES[finding.verdict], mark)} {finding.name:<{width}}  {plain(finding.value)}")
+        if finding.remedy:
+            print(f"  {'':<{width}}  {plain(finding.remedy)}")
+
+
+# ---- what is looked at -------------------------------------------------------------------------------------------------------
+
+
+def _program() -> list[Finding]:
+    python = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
+    kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return [Finding("perdure", perdure.__version__), Finding("python", python), Finding("kernel", f"{kernel}, boot {boot_id()}")]
+
+
+async def _home(home: Opened) -> list[Finding]:
+    """That it could be opened says most: SQLite's version and pragmas were verified, and its file system is none that is refused."""
+    path = home.home.path
+    pragmas = await home.home.store.pragmas()
+    said = ", ".join(f"{name} {value}" for name, value in pragmas.items())
+    sessions, free = await home.sessions(), shutil.disk_usage(path).free
+    return [
+        Finding("sqlite", f"{apsw.sqlite_lib_version()}: {said}"),
+        Finding("home", f"{path} ({kind_of(path)}), {len(sessions)} sessions, {free / 1e9:.1f} GB free"),
+    ]
+
+
+def _workspace(directory: Path, home: Opened) -> list[Finding]:
+    from perdure.engine.places import check_root
+    from perdure.record.errors import UsageError
+
+    try:
+        root = check_root(directory, home.home.path)
+    except UsageError as error:
+        return [Finding("directory", str(error), "note")]
+    return [
+        Finding("directory", f"{root} ({kind_of(root)})"),
+        Finding("engine", "scan: every capture stats the whole tree and hashes what differs"),
+    ]
+
+
+def _custody() -> list[Finding]:
+    problem, wrap = namespace_problem(), bubblewrap()
+    found = Finding("bubblewrap", wrap) if wrap else Finding("bubblewrap", "not found", "note", "install bubblewrap (`bwrap`)")
+    if problem is None:
+        return [found, Finding("custody", "pidns: the death of every process of a session can be proven")]
+    remedy = "after a supervisor's violent death a session waits, naming what may still run, until you accept"
+    return [found, Finding("custody", f"unproven, since there is no PID namespace here: {problem}", "note", remedy)]
+
+
+def _tools() -> list[Finding]:
+    shell, ripgrep = shutil.which("bash"), shutil.which("rg")
+    return [
+        Finding("bash", shell) if shell else Finding("bash", "not found", "note", "commands are run by sh"),
+        Finding("ripgrep", ripgrep)
+        if ripgrep
+        else Finding("ripgrep", "not found", "note", "`search` reads every file by itself"),
+        Finding("model", os.environ["PERDURE_MODEL"])
+        if os.environ.get("PERDURE_MODEL")
+        else Finding("model", "PERDURE_MODEL is not set", "note", "`run` needs --model"),
+    ]

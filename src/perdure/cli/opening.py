@@ -1,0 +1,57 @@
+"""From a command's arguments to an open home and the session that is meant."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import click
+
+from perdure.api import Opened, Session
+from perdure.engine.home import Home
+from perdure.engine.places import home_path
+from perdure.record.errors import UsageError
+
+DIRECTORY = click.option("-C", "directory", metavar="DIR", help="The session's directory, instead of its name.")
+
+
+def session_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`[SESSION]` and `-C DIR`: one of them, or neither for the session on the current directory."""
+    return click.argument("session", required=False)(DIRECTORY(command))
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[Opened]:
+    """The home. What the operating system refuses is a UsageError that names the folder."""
+    try:
+        home = await Home.open()
+    except OSError as error:
+        raise UsageError(
+            f"the home {home_path()} can't be used: {error.strerror}; name another folder with PERDURE_HOME"
+        ) from error
+    try:
+        yield Opened(home)
+    finally:
+        await home.close()
+
+
+async def named(home: Opened, session: str | None, directory: str | None) -> Session:
+    """The session that was meant. UsageError if there is none, several, or if both ways were used."""
+    if session and directory:
+        raise UsageError(f"name the session by its id ({session}) or by its directory ({directory}), not by both")
+    return await home.session(session, directory=directory)
+
+
+@functools.cache
+def _prefix() -> str:
+    context = click.get_current_context(silent=True)
+    home = context.find_root().obj if context else None
+    return f"perdure --home {shlex.quote(home)}" if home else "perdure"
+
+
+def spelled(*words: str) -> str:
+    """A command line of ours that a person can copy: with the home, if this one was given it."""
+    return " ".join((_prefix(), *map(shlex.quote, words)))

@@ -1,0 +1,107 @@
+"""`resume`: drive what needs a driver, one session or all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+
+from perdure.api import Opened, Session
+from perdure.cli import driving
+from perdure.cli.opening import named, opened, session_argument
+from perdure.cli.screen import Plain
+from perdure.cli.screen import screen as fitting_screen
+from perdure.cli.signals import attended
+from perdure.cli.status import NEEDS_DRIVER, status_of
+from perdure.drive.driver import Released
+from perdure.drive.events import Emit
+from perdure.record import records as r
+from perdure.record.errors import UsageError
+
+ANSWERS = {"keep": "changed_after_crash", "restore": "changed_after_crash", "accept": "survivors"}
+"""What each answer is an answer to."""
+
+
+@click.command
+@session_argument
+@click.option(
+    "--watch", is_flag=True, help="Stay: drive every session that comes to need it, and take over those whose driver dies."
+)
+@click.option("--take", is_flag=True, help="Take the session over from a living driver.")
+@click.option(
+    "--keep", "answer", flag_value="keep", help="Keep files that changed after the crash (ends the wait changed_after_crash)."
+)
+@click.option(
+    "--restore", "answer", flag_value="restore", help="Put such files back as before the call; what is lost is salvaged."
+)
+@click.option("--accept", "answer", flag_value="accept", help="Go on although processes may still run (ends the wait survivors).")
+def resume(session: str | None, directory: str | None, watch: bool, take: bool, answer: str | None) -> int:
+    """Go on with a session, or with all that need it, after whatever happened.
+
+    Without SESSION and -C: every session that needs a driver, until none does.
+    """
+    one = session is not None or directory is not None
+    if watch and one:
+        raise UsageError("--watch is for all sessions of the home; leave the session out")
+    if not one and (take or answer):
+        raise UsageError(f"say which session --{answer or 'take'} is for; `perdure ls` lists them")
+    return asyncio.run(_one(session, directory, take, answer) if one else _all(watch))
+
+
+# ---- one ---------------------------------------------------------------------------------------------------------------------
+
+
+async def _one(name: str | None, directory: str | None, take: bool, answer: str | None) -> int:
+    async with opened() as home:
+        session = await named(home, name, directory)
+        before = await session.row()
+        status = status_of(home.home, before)
+        if answer is not None:
+            if status.waiting_for != ANSWERS[answer]:
+                waits = f"it waits for {status.waiting_for}" if status.waiting_for else f"it is {status.status}"
+                raise UsageError(f"session {session.id} does not wait for {ANSWERS[answer]}, which --{answer} answers: {waits}")
+            await session.answer(ANSWERS[answer], answer)
+        elif status.status in ("settled", "failed"):
+            print(f"session {session.id} is {status.status}; there is nothing to go on with", file=sys.stderr)
+            return 0
+        screen = fitting_screen()
+        released = await driving.shown(session, session.drive(emit=screen, take=take), screen)
+        return await _ended(session, released, before.last_seq)
+
+
+async def _ended(session: Session, released: Released, after: int) -> int:
+    if released.rest.status == "waiting":
+        driving.explain_wait(session.id, released.rest.waiting_for, released.detail)
+        return driving.FAILED
+    settled = [s.body async for s in session.records(after) if isinstance(s.body, r.SubmissionSettled)]
+    return max([await driving.exit_code(session, body.submission, body.outcome, after) for body in settled], default=0)
+
+
+# ---- all ---------------------------------------------------------------------------------------------------------------------
+
+
+async def _all(watch: bool) -> int:
+    async with opened() as home:
+        driven: list[str] = []
+
+        def emit(session: str) -> Emit:
+            driven.append(session)
+            return Plain(sys.stdout, prefix=f"[{session}] ")
+
+        await attended(home.watch(emit=emit, once=not watch))
+        return await _report(home, driven)
+
+
+async def _report(home: Opened, driven: list[str]) -> int:
+    """What became of each; 1 if one failed or waits."""
+    code = 0
+    for id in dict.fromkeys(driven):
+        status = status_of(home.home, await Session(home.home, id).row())
+        if status.status == "waiting":
+            driving.explain_wait(id, status.waiting_for or NEEDS_DRIVER, "")
+        if status.status in ("waiting", "failed"):
+            code = driving.FAILED
+    if not driven:
+        print("no session needs a driver", file=sys.stderr)
+    return code

@@ -1,0 +1,151 @@
+"""`run`: a prompt, a session for it, and a driver until it settles."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from perdure.api import Answer, Opened, Session
+from perdure.cli import driving
+from perdure.cli.opening import opened
+from perdure.cli.screen import Quiet
+from perdure.cli.screen import screen as fitting_screen
+from perdure.cli.telling import Records, json_line
+from perdure.engine.home import DEFAULT_BUDGET
+from perdure.model.catalog import FORMS
+from perdure.record.errors import UsageError
+from perdure.record.records import Budget
+
+MODEL = "PERDURE_MODEL"
+
+
+@click.command
+@click.argument("prompt", required=False)
+@click.option("-C", "directory", metavar="DIR", help="The directory to work in; by default the current one.")
+@click.option("--session", metavar="ID", help="A name for the new session, or the session to go on with.")
+@click.option("--model", metavar="MODEL", help=f"scripted:FILE, openai:MODEL or PROVIDER:MODEL; by default ${MODEL}.")
+@click.option("--base-url", metavar="URL", help="A server that speaks OpenAI's chat completions, for openai:MODEL.")
+@click.option("--space", metavar="KIND", help="Where it works: host (in place).")
+@click.option(
+    "--custody",
+    type=click.Choice(("auto", "pidns", "unproven")),
+    help="How the death of its processes is proven; by default auto.",
+)
+@click.option("--max-turns", type=click.IntRange(1), metavar="N", help="Model responses a prompt may take.")
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Tokens a prompt may take, input and output together.")
+@click.option(
+    "--max-seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="Time a prompt may take, commands included."
+)
+@click.option(
+    "--max-failures",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"Identical failures in a row; by default {DEFAULT_BUDGET.failures}.",
+)
+@click.option("--request-id", metavar="ID", help="Makes the prompt idempotent: the same id again submits nothing new.")
+@click.option("--take", is_flag=True, help="Take the session over from a living driver.")
+@click.option("--json", "as_json", is_flag=True, help='Records as JSON lines, then {"settled": …}.')
+def run(prompt: str | None, **options: Any) -> int:
+    """Give a session something to do, and drive it until that is done.
+
+    PROMPT is what is to be done; - reads it from standard input. The session's id is printed first. With --session and the id of an existing session
+    the prompt goes there, and is the next thing that session does.
+
+    Ctrl-C stops the command and the turn, and the session waits for you; a second Ctrl-C leaves at once, as a crash would. After SIGTERM what has
+    ended is committed, what runs goes on under its supervisor, and `perdure resume` takes it over.
+    """
+    return asyncio.run(_run(_prompt(prompt), **options))
+
+
+def _prompt(given: str | None) -> str:
+    if given is None:
+        raise UsageError('say what is to be done: `perdure run "fix the failing test"`, or - to read it from standard input')
+    text = sys.stdin.read() if given == "-" else given
+    if not text.strip():
+        raise UsageError("the prompt is empty; say what is to be done")
+    return text
+
+
+async def _run(prompt: str, *, request_id: str | None, take: bool, as_json: bool, **options: Any) -> int:
+    async with opened() as home:
+        session = await _session(home, **options)
+        print(json_line({"session": session.id}) if as_json else session.id, flush=True)
+        before = (await session.row()).last_seq
+        submission = await session.submit(prompt, request_id=request_id)
+        after = 0 if request_id else before  # it may have been submitted long ago
+        screen = Quiet() if as_json else fitting_screen()
+        work = driving.settle(session, submission, after, screen, take=take)
+        if as_json:
+            work = _recorded(Records(session, sys.stdout, before if options["session"] else 0), work)
+        answer = await driving.shown(session, work, screen)
+        if as_json:
+            print(json_line({"settled": {"session": session.id, **msgspec.to_builtins(answer)}}), flush=True)
+        elif answer.outcome == "waiting":
+            driving.explain_wait(session.id, answer.waiting_for, answer.detail)
+        return await driving.exit_code(session, submission, answer.outcome, after)
+
+
+async def _recorded(records: Records, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """The work's answer, every record of it written before."""
+    following = asyncio.create_task(records.follow())
+    try:
+        answer = await work
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    await records.catch_up()
+    return answer
+
+
+# ---- which session -----------------------------------------------------------------------------------------------------------
+
+
+async def _session(home: Opened, *, session: str | None, directory: str | None, model: str | None, **settings: Any) -> Session:
+    """The existing one of that name, or a new one."""
+    for row in await home.sessions() if session else ():
+        if row.session == session:
+            return await _existing(Session(home.home, session), directory, {"model": model, **settings})
+        if row.session.startswith(session or ""):
+            raise UsageError(
+                f"'{session}' is the beginning of session {row.session}: name that one in full to go on with it, or choose another name"
+            )
+    name = model or os.environ.get(MODEL)
+    if not name:
+        raise UsageError("\n  ".join((f"name a model with --model, or in ${MODEL}:", *FORMS)))
+    return await home.session(session, directory=directory or ".", model=name, **_new(**settings))
+
+
+async def _existing(session: Session, directory: str | None, settings: dict[str, Any]) -> Session:
+    """Its directory and settings are what they are."""
+    if directory is not None and os.path.realpath(Path(directory).expanduser()) != (root := await session.directory()):
+        raise UsageError(
+            f"session {session.id} works in {root}, not in {directory}; leave -C out, or start another session there"
+        )
+    if given := [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is not None]:
+        raise UsageError(f"session {session.id} exists: {', '.join(given)} can only be chosen for a new one")
+    return session
+
+
+def _new(
+    *,
+    base_url: str | None,
+    space: str | None,
+    custody: str | None,
+    max_turns: int | None,
+    max_tokens: int | None,
+    max_seconds: float | None,
+    max_failures: int | None,
+) -> dict[str, Any]:
+    return {
+        "model_options": {"base_url": base_url} if base_url else None,
+        "space": space or "host",
+        "custody": custody or "auto",
+        "turn_budget": Budget(max_turns, max_tokens, max_seconds, max_failures or DEFAULT_BUDGET.failures),
+    }

@@ -1,0 +1,174 @@
+"""What a person sees while a session is driven: plain lines in a pipe; on a terminal also the text as it streams, and what runs.
+
+    driver ── events ──→ Plain      a line for each thing that happened
+                     └─→ Terminal   the same, streamed text at once, and a last line that comes and goes: the running call, its time, its newest output
+
+A screen is an Emit of the driver. It must never hold the driver up for long, so nothing here waits for anything but the terminal itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import Protocol, TextIO
+
+from perdure.cli.paint import Paint
+from perdure.cli.telling import Teller
+from perdure.drive.events import Event, Notice, OutputShown, Recorded, TextShown
+from perdure.history.line import Line, duration, plain, shorten
+from perdure.history.transcript import described
+from perdure.record import records as r
+from perdure.record.records import Stored
+
+_CLEAR = "\r\x1b[2K"
+
+
+class Screen(Protocol):
+    def __call__(self, event: Event) -> None: ...
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes: leave the cursor at the start of a line."""
+        ...
+
+
+def screen() -> Screen:
+    """The one that fits this process's stdout."""
+    return Terminal(sys.stdout) if sys.stdout.isatty() else Plain(sys.stdout)
+
+
+class Quiet:
+    """Notices on stderr, and nothing else."""
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Notice):
+            print(f"perdure: {plain(event.text)}", file=sys.stderr, flush=True)
+
+    def tick(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Plain(Quiet):
+    """`prefix` stands before each line where several sessions share the stream. Notices go to stderr."""
+
+    def __init__(self, out: TextIO, prefix: str = "") -> None:
+        self._out, self._prefix = out, prefix
+        self._paint = Paint(out)
+        self._teller = Teller()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Recorded(stored):
+                for line in self._teller.tell(stored):
+                    print(f"{self._prefix}{self._paint.line(line)}", file=self._out, flush=True)
+            case _:
+                super().__call__(event)
+
+
+class Terminal:
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._paint = Paint(out)
+        self._teller = Teller()
+        self._running: dict[str, float] = {}
+        self._newest_output = ""
+        self._streamed = False
+        self._mid_line = False
+        self._status = ""
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case TextShown(text=text, channel=channel) if channel != "call":
+                self._stream(text, dim=channel == "thinking")
+            case OutputShown(data=data):
+                self._note_output(data)
+            case Recorded(stored):
+                self._record(stored)
+            case Notice(text):
+                self._line(Line("workspace", plain(text)))
+            case _:
+                pass
+
+    def tick(self) -> None:
+        self._draw()
+
+    def close(self) -> None:
+        self._running.clear()
+        self._break()
+
+    # ---- what happened -----------------------------------------------------------------------------------------------------
+
+    def _record(self, stored: Stored) -> None:
+        body = stored.body
+        streamed = self._streamed and isinstance(body, r.ModelResponded | r.ModelFailed | r.Recovered)
+        for line in self._teller.tell(stored):
+            if not (streamed and line.style == "model"):  # it stands there already
+                self._line(line)
+        match body:
+            case r.CallStarted(call=call):
+                self._running[call] = time.monotonic()
+                self._newest_output = ""
+            case r.CallFinished(call=call):
+                self._running.pop(call, None)
+            case r.ModelResponded() | r.ModelFailed() | r.Recovered(turn=int()):
+                self._break()
+                self._streamed = False
+            case _:
+                pass
+        self._draw()
+
+    def _stream(self, text: str, *, dim: bool) -> None:
+        self._erase()
+        shown = plain(text)
+        self._out.write(self._paint.text("output", shown) if dim else shown)
+        self._out.flush()
+        self._streamed = self._streamed or not dim
+        self._mid_line = not shown.endswith("\n")
+
+    def _line(self, line: Line) -> None:
+        self._break()
+        self._out.write(f"{self._paint.line(line)}\n")
+        self._out.flush()
+
+    def _note_output(self, data: bytes) -> None:
+        lines = data.decode(errors="replace").splitlines()
+        self._newest_output = next((line for line in reversed(lines) if line.strip()), self._newest_output)
+        self._draw()
+
+    # ---- the line that comes and goes --------------------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        """The oldest running call, how long it has run, and the last thing it said."""
+        if self._mid_line:
+            return
+        self._erase()
+        if not self._running:
+            return
+        call, since = next(iter(self._running.items()))
+        more = f" (+{len(self._running) - 1})" if len(self._running) > 1 else ""
+        said = (
+            f"{described(self._teller.call(call), limit=60)}{more}  {duration(time.monotonic() - since)}  {self._newest_output}"
+        )
+        self._status = shorten(said, shutil.get_terminal_size().columns - 3)
+        self._out.write(self._paint.text("session", f"… {self._status}"))
+        self._out.flush()
+
+    def _erase(self) -> None:
+        if self._status:
+            self._out.write(_CLEAR)
+            self._status = ""
+
+    def _break(self) -> None:
+        """To the start of an empty line."""
+        self._erase()
+        if self._mid_line:
+            self._out.write("\n")
+            self._mid_line = False
+        self._out.flush()
