@@ -431,6 +431,16 @@ async def a_busy_sessions_root_is_its_own(store: LogStore, clock: Clock) -> None
 
 
 @check
+async def a_session_is_created_where_it_works_or_not_at_all(store: LogStore, clock: Clock) -> None:
+    root = Binding("s", "/w", 1, 1)
+    await store.create(header("s"), binding=root)
+    assert await store.binding("s") == root
+    await store.admit("s", Admission("r", note("work")))
+    await refused(RootRefusedError, store.create(header("t"), binding=Binding("t", "/w/src", 1, 2)))
+    assert [row.session for row in await store.rows()] == ["s"]
+
+
+@check
 async def two_sessions_are_not_busy_in_one_root(store: LogStore, clock: Clock) -> None:
     grants = {name: await session(store, name) for name in ("one", "two")}
     for name in grants:

@@ -19,7 +19,11 @@ from msgspec import Struct
 
 
 class Op(Struct, array_like=True):
-    """`kind`: write, truncate, delete, sync or ack; an ack is the test's own mark, with its text as `data`."""
+    """`kind`: write, truncate, delete, rename, sync, lost or ack.
+
+    A rename has the new name as `data`; it and a delete count as durable at once. `lost` is a sync that failed: what it should have made durable
+    is taken for clean from then on (as Linux does) and never gets to the disk. An ack is the test's own mark, with its text as `data`.
+    """
 
     kind: str
     file: str
@@ -75,7 +79,11 @@ class DiskFile(apsw.VFSFile):
         self._disk.record("truncate", self._name, newsize)
 
     def xSync(self, flags: int) -> None:
-        self._disk.before("sync", self._name)
+        try:
+            self._disk.before("sync", self._name)
+        except apsw.Error:
+            self._disk.record("lost", self._name)
+            raise
         super().xSync(flags)
         self._disk.record("sync", self._name)
 
@@ -104,16 +112,20 @@ def after_power_cut(ops: list[Op], loss: Loss, seed: int = 0) -> dict[str, bytes
     files: dict[str, bytearray] = {}
     pending: list[Op] = []
     for op in ops:
-        if op.kind == "sync":
-            for earlier in pending:
-                if earlier.file == op.file:
-                    _apply(files, earlier)
-            pending = [earlier for earlier in pending if earlier.file != op.file]
-        elif op.kind == "delete":
-            pending = [earlier for earlier in pending if earlier.file != op.file]
-            files.pop(op.file, None)
-        elif op.kind != "ack":
+        if op.kind in ("write", "truncate"):
             pending.append(op)
+        elif op.kind != "ack":
+            unsynced, pending = [p for p in pending if p.file == op.file], [p for p in pending if p.file != op.file]
+            match op.kind:
+                case "sync":
+                    for each in unsynced:
+                        _apply(files, each)
+                case "delete":
+                    files.pop(op.file, None)
+                case "rename":
+                    new = op.data.decode()
+                    files[new] = files.pop(op.file, bytearray())
+                    pending += [Op(p.kind, new, p.offset, p.data) for p in unsynced]
     for i, op in enumerate(pending):
         last = i == len(pending) - 1
         if loss is Loss.NONE or (loss is Loss.TORN and not last) or (loss is Loss.SOME and choose.random() < 0.5):

@@ -51,6 +51,7 @@ class Quarantine:
         """As durable as a failing disk allows: where the flag is lost with the power, so is the page cache that made it necessary."""
         text = json.dumps({"file": self._path.name, "reason": reason, "pid": os.getpid(), "at": time.time()})
         try:
+            self._flag.touch(mode=0o600)
             self._flag.write_text(text + "\n")
             _sync(self._flag)
             _sync(self._flag.parent)
@@ -64,13 +65,14 @@ class Quarantine:
         """Returns with the shared lock, the file fit to be opened. Raises StoreLockedError, StoreFullError, CorruptLogError."""
         lock = os.open(self._path.with_name("home.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while True:
-                _acquire(lock, fcntl.LOCK_SH, self._flag)
-                if not self.raised() and not self._repaired.exists():
-                    break
-                fcntl.flock(lock, fcntl.LOCK_UN)
-                _acquire(lock, fcntl.LOCK_EX, self._flag)
-                self._repair()
+            until = time.monotonic() + ALONE_S
+            while not self._entered(lock):
+                if time.monotonic() >= until:
+                    raise StoreLockedError(
+                        f"a commit could not be synced, and the log has to be rewritten before it is used again ({self._flag}); "
+                        "other processes still have it open: end them, or let them make any request"
+                    )
+                time.sleep(_LOOK_S)
         except BaseException:
             os.close(lock)
             raise
@@ -81,33 +83,31 @@ class Quarantine:
             os.close(self._lock)
             self._lock = None
 
+    def _entered(self, lock: int) -> bool:
+        """One try, which never waits: to repair if that is due, and to hold the lock shared with nothing to repair."""
+        try:
+            if self._due():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._repair()
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if not self._due():
+                return True
+        except BlockingIOError:
+            pass
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        return False
+
+    def _due(self) -> bool:
+        return self._flag.exists() or self._repaired.exists()
+
     def _repair(self) -> None:
         """Alone with the file. Does nothing where somebody else was first."""
-        if not self._repaired.exists():
-            if not self.raised():
-                return
-            self._make_copy()
-            self._copy.rename(self._repaired)
-            _sync(self._path.parent)
-        for remains in ("-wal", "-shm"):
-            self._path.with_name(self._path.name + remains).unlink(missing_ok=True)
-        _sync(self._path.parent)
-        self._repaired.rename(self._path)
-        _sync(self._path.parent)
-        self._flag.unlink(missing_ok=True)
-        _sync(self._path.parent)
-
-    def _make_copy(self) -> None:
-        self._copy.unlink(missing_ok=True)
+        if not self._due():
+            return
         try:
-            with (
-                closing(apsw.Connection(str(self._path), vfs=self._vfs)) as source,
-                closing(apsw.Connection(private_uri(self._copy), PRIVATE, self._vfs)) as copy,
-                copy.backup("main", source, "main") as backup,
-            ):
-                while not backup.done:
-                    backup.step(PAGES)
-            _sync(self._copy)
+            if not self._repaired.exists():
+                self._make_copy()
+            self._replace()
         except apsw.FullError as error:
             raise StoreFullError(
                 f"{self._path} has to be rewritten after a failed sync, and there is no room; make some"
@@ -117,20 +117,27 @@ class Quarantine:
                 f"{self._path} has to be rewritten after a failed sync, which failed: {error}; check the disk"
             ) from error
 
+    def _make_copy(self) -> None:
+        self._copy.unlink(missing_ok=True)
+        with (
+            closing(apsw.Connection(str(self._path), vfs=self._vfs)) as source,
+            closing(apsw.Connection(private_uri(self._copy), PRIVATE, self._vfs)) as copy,
+            copy.backup("main", source, "main") as backup,
+        ):
+            while not backup.done:
+                backup.step(PAGES)
+        _sync(self._copy)
+        self._copy.rename(self._repaired)
+        _sync(self._path.parent)
 
-def _acquire(lock: int, kind: int, flag: Path) -> None:
-    until = time.monotonic() + ALONE_S
-    while True:
-        try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                raise StoreLockedError(
-                    f"a commit could not be synced, and the log has to be rewritten before it is used again ({flag}); "
-                    "other processes still have it open: end them, or let them make any request"
-                ) from None
-            time.sleep(_LOOK_S)
+    def _replace(self) -> None:
+        for remains in ("-wal", "-shm"):
+            self._path.with_name(self._path.name + remains).unlink(missing_ok=True)
+        _sync(self._path.parent)
+        self._repaired.rename(self._path)
+        _sync(self._path.parent)
+        self._flag.unlink(missing_ok=True)
+        _sync(self._path.parent)
 
 
 def _sync(path: Path) -> None:
