@@ -154,13 +154,13 @@ class Asking:
             problem=tool.problem(call.args, call.raw) if tool else None,
         )
 
-    async def _failed(self, thread: Thread, turn: Turn, error: ModelError, usage: Usage = Usage()) -> None:
+    async def _failed(self, thread: Thread, turn: Turn, error: ModelError, usage: Usage | None = None) -> None:
         partial = await self.partial(thread, turn)
         retry_at = None
         if isinstance(error, Retryable) and turn.failures + 1 < MODEL_TRIES:
             retry_at = self._journal.clock() + _pause_s(turn.failures, error.after_s)
         kept = partial if retry_at is not None else ""
-        body = r.ModelFailed(turn.n, turn.attempts, _failure(error), str(error), error.status, retry_at, kept, usage)
+        body = r.ModelFailed(turn.n, turn.attempts, _failure(error), str(error), error.status, retry_at, kept, usage or Usage())
         self._journal.fact(Draft(body, thread.name, turn.started_seq))
 
     async def _cut(self, thread: Thread, turn: Turn, reason: str) -> None:

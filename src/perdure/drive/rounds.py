@@ -7,7 +7,8 @@ Space took when it ended. Calls of class `none` run together; their results keep
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,13 +24,18 @@ from perdure.program.program import Calls
 from perdure.program.stopping import deadline_of
 from perdure.program.tools import Tool, ToolSet
 from perdure.record import records as r
+from perdure.record.errors import StaleEpochError
 from perdure.record.parts import printable
 from perdure.record.records import Draft
 from perdure.space.space import Edit, Exec, Op, OpResult, Status, Write
 from perdure.spaced.steps import step
 from perdure.state.calls import Call
 
+TEXT = "text/plain; charset=utf-8"
 INLINE_TEXT_BYTES = 16 * 1024
+LARGEST_VIEW_BYTES = 60 * 1024
+"""Above what the Space's own views come to, and below what rides in a commit."""
+
 PREVIEW_CHARS = 2000
 
 
@@ -133,7 +139,7 @@ class Rounds:
             return await self._outside(call, tool)
         if self._virtual.serves(call.tool, call.args):
             result = await self._virtual.read(self._journal.state, self._journal.grant.session, call.args)
-            return self._finished(call, Status("ended", cause="self", result=result), result)
+            return await self._finished(call, Status("ended", cause="self", result=result), result)
         return await self._inside(call, tool)
 
     async def _inside(self, call: Call, tool: Tool) -> r.CallFinished:
@@ -160,7 +166,7 @@ class Rounds:
         if ended.capture is not None:
             await self._site.take(ended.capture.chunks)
             self._site.settles(ended.capture.image)
-        return await self._with_output(call, self._finished(call, ended, result, reason), result)
+        return await self._finished(call, ended, result, reason)
 
     def _operation(self, call: Call, tool: Tool) -> Op:
         """The Space's operation, with what the driver knows: the time that is left, the key, what the model last saw."""
@@ -183,17 +189,14 @@ class Rounds:
         return deadline_of(self._journal.state, submission) if submission else None
 
     def _left_s(self, call: Call) -> float | None:
-        deadline = self._deadline(call)
-        return self._journal.left_s(deadline)
+        return self._journal.left_s(self._deadline(call))
 
     async def _watch(self, call: Call) -> Stopped:
         state, session = self._journal.state, self._journal.grant.session
         submission = state.submissions.get(call.submission or "")
         if submission and submission.aborted is not None:
             return Stopped("abort", submission.aborted)
-        return await watch(
-            self._journal.store, session, submission=call.submission, after=state.seq, deadline=self._deadline(call)
-        )
+        return await watch(self._journal.store, session, submission=call.submission, after=state.seq, left_s=self._left_s(call))
 
     async def _show(self, call: Call) -> None:
         assert call.started is not None
@@ -222,20 +225,18 @@ class Rounds:
             capture = await self._site.space.capture(call.started.base)
             await self._site.take(capture.chunks)
             status = replace(status, capture=capture)
-        body = self._finished(call, status, result)
+        body = await self._finished(call, status, result)
         return replace(body, outcome=outcome) if outcome else body
 
     # ---- finishing ---------------------------------------------------------------------------------------------------------
 
-    def _finished(self, call: Call, status: Status, result: OpResult, stopped: str = "") -> r.CallFinished:
+    async def _finished(self, call: Call, status: Status, result: OpResult, stopped: str = "") -> r.CallFinished:
         capture = status.capture
-        text = result.text
-        if status.cause == "abort":
-            text = f"{text}\n{told.aborted(stopped or 'aborted')}".lstrip()
+        note = told.aborted(stopped or "aborted") if status.cause == "abort" else ""
         return r.CallFinished(
             call.id,
             _outcome(status, result),
-            self._result(text),
+            await self._result(call, result, note),
             attempt=call.attempts,
             exit_code=result.exit_code,
             cause=status.cause or "self",
@@ -249,26 +250,48 @@ class Rounds:
             seen={printable(path): digest for path, digest in result.seen.items()},
         )
 
-    def _result(self, text: str) -> r.Result:
-        text = printable(text)
+    async def _result(self, call: Call, result: OpResult, note: str) -> r.Result:
+        """What the model sees of it; the whole is kept where that is a part."""
+        assert call.started is not None
+        text, output = printable(result.text), None
+        if result.truncated and result.output_bytes:
+            output = await self._virtual.keep(self._journal, self._site.space.output(call.started.key), TEXT)
+        if len(text.encode()) > LARGEST_VIEW_BYTES:
+            output = output or await self._virtual.keep(self._journal, _whole(text), TEXT)
+            text = _cut(text, call.id)
+        text = f"{text}\n{note}".strip("\n") if note else text
         data = text.encode()
         if len(data) <= INLINE_TEXT_BYTES:
-            return r.Result(text)
-        blob = self._virtual.blob(self._journal, data, "text/plain; charset=utf-8")
-        return r.Result(text[:PREVIEW_CHARS], blob=blob)
-
-    async def _with_output(self, call: Call, body: r.CallFinished, result: OpResult) -> r.CallFinished:
-        """Keep the whole of an output that the model sees in part."""
-        if not result.truncated or call.started is None:
-            return body
-        blob = await self._virtual.keep(self._journal, self._site.space.output(call.started.key), "text/plain")
-        return replace(body, result=replace(body.result, output=blob))
+            return r.Result(text, output=output)
+        return r.Result(text[:PREVIEW_CHARS], self._virtual.blob(self._journal, data, TEXT), output)
 
 
 def _outcome(status: Status, result: OpResult) -> r.Outcome:
     if status.cause == "abort":
         return "aborted"
     return "ok" if result.ok and status.cause == "self" else "error"
+
+
+async def _whole(text: str) -> AsyncIterator[bytes]:
+    yield text.encode()
+
+
+def _cut(text: str, call: str) -> str:
+    """What its own tool did not bound."""
+    data = text.encode()
+    note = f"\n[… {len(data)} bytes in all; `read` of `output:{call}` shows the whole …]"
+    return data[: LARGEST_VIEW_BYTES - len(note)].decode(errors="ignore") + note
+
+
+async def _together(works: Iterable[Coroutine[Any, Any, r.CallFinished]]) -> list[r.CallFinished]:
+    """All at once, in their order. Where one fails the others are cancelled, and its own error goes on, not a group of one."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as errors:
+        stale = (error for error in errors.exceptions if isinstance(error, StaleEpochError))
+        raise next(stale, errors.exceptions[0]) from None
+    return [task.result() for task in tasks]
 
 
 async def _within(task: asyncio.Task[None], seconds: float) -> None:
