@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -60,7 +61,7 @@ def _writers(place: Place) -> list[str]:
     found = []
     for name in os.listdir("/proc"):
         try:
-            if name.isdigit() and os.readlink(f"/proc/{name}/cwd") == str(place.root):
+            if name.isdigit() and Path(f"/proc/{name}/cwd").readlink() == place.root:
                 found.append(name)
         except OSError:
             continue
@@ -234,3 +235,47 @@ def test_custody_is_chosen_or_refused_by_name(monkeypatch: pytest.MonkeyPatch) -
     assert launch.choose("auto") == "unproven"
     with pytest.raises(UsageError, match="not today"):
         launch.choose("pidns")
+
+
+HOP = """
+import os, sys, time
+open('hopping', 'w').close()
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    open('hops', 'a').write('.')
+"""
+
+
+def test_a_process_that_forks_and_leaves_without_end_is_ended_by_the_timeout(place: Place) -> None:
+    async def main() -> None:
+        (place.root / "hop.py").write_text(HOP)
+        space = await place.open()
+        status = await run(space, "l:c:1", "for i in 1 2 3 4; do setsid python3 hop.py & done; sleep 100", timeout_s=1.0)
+        assert status.cause == "timeout"
+        assert place.running("l:c:1") == []
+
+    asyncio.run(main())
+
+
+def test_a_command_that_ends_every_python_ends_neither_its_keeper_nor_the_supervisor(proven: Place) -> None:
+    async def main() -> None:
+        space = await proven.open()
+        status = await run(space, "l:c:1", "pkill -9 python; echo alive")
+        assert status.result is not None
+        assert status.result.text == "alive\n"
+        assert (await run(space, "l:d:1", "echo still")).cause == "self"
+
+    asyncio.run(main())
+
+
+def test_a_command_that_kills_its_keeper_is_ended_all_the_same(place: Place) -> None:
+    async def main() -> None:
+        space = await place.open()
+        status = await run(space, "l:c:1", "(setsid sleep 100 &) ; kill -9 $PPID; sleep 100")
+        assert status.result is not None
+        assert "it killed its keeper" in status.result.text
+        assert place.running("l:c:1") == []
+
+    asyncio.run(main())

@@ -12,7 +12,14 @@ from tests.space.conftest import Place, run
 
 @pytest.mark.parametrize(
     "name",
-    ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AZURE_OPENAI_API_KEY", "ANTHROPIC_AUTH_TOKEN", "AWS_BEARER_TOKEN_BEDROCK"],
+    [
+        "OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY",
+        "GEMINI_API_KEY",
+        "AZURE_OPENAI_API_KEY",
+        "ANTHROPIC_AUTH_TOKEN",
+        "AWS_BEARER_TOKEN_BEDROCK",
+    ],
 )
 def test_a_providers_key_is_kept_back(name: str) -> None:
     assert command_environment({name: "secret", "PATH": "/bin"}) == {"PATH": "/bin"}

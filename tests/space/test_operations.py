@@ -73,7 +73,9 @@ def test_stop_gives_a_command_its_grace(place: Place) -> None:
     async def main() -> None:
         space = await place.open()
         base = (await space.capture(None)).image
-        await space.start("l:c:1", Exec("trap 'echo bye > last; exit 0' TERM; touch ready; while :; do sleep 0.05; done"), base=base)
+        await space.start(
+            "l:c:1", Exec("trap 'echo bye > last; exit 0' TERM; touch ready; while :; do sleep 0.05; done"), base=base
+        )
         await until_async((place.root / "ready").exists)
         status = await space.stop("l:c:1", 5.0)
         assert status.cause == "abort"

@@ -140,7 +140,7 @@ class _Opening:
             return None
         init = death.identify(death.peer(lane.socket))
         said = supervisor.identity(self._folder)
-        if init is None or names[-1] != f"s-{said['instance']}":
+        if init is None or names[-1] != f"s-{said.get('instance')}":
             lane.close()
             return None
         supervisor.record(self._folder, Supervisor(said["instance"], said["boot_id"], init, said["custody"]))

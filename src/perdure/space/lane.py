@@ -13,13 +13,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from perdure.record.errors import SpaceGoneError, StaleEpochError, UsageError
+from perdure.record.errors import SpaceGoneError, StaleEpochError, StoreFullError, UsageError
 from perdure.record.parts import Digest
 from perdure.space.space import ChunkSource
 from perdure.spaced import wire
 from perdure.spaced.errors import ProtocolError
 
 IDLE_LANES = 4
+READ_LIMIT_BYTES = 1 << 20
 
 
 class Lane:
@@ -34,7 +35,7 @@ class Lane:
         """Raises OSError where nobody listens."""
         folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return cls(*await asyncio.open_unix_connection(wire.address(str(folder), name, folder_fd)))
+            return cls(*await asyncio.open_unix_connection(wire.address(str(folder), name, folder_fd), limit=READ_LIMIT_BYTES))
         finally:
             os.close(folder_fd)
 
@@ -137,7 +138,7 @@ class Lanes:
             await self.greet(lane)
         try:
             yield lane
-        except (StaleEpochError, UsageError):
+        except (StaleEpochError, StoreFullError, UsageError):
             self.keep(lane)
             raise
         except BaseException:
@@ -161,6 +162,8 @@ def _error(header: Mapping[str, Any]) -> Exception:
     match header["error"]:
         case "stale":
             return StaleEpochError(message)
+        case "full":
+            return StoreFullError(f"no room for the Space's own files: {message}; make room and go on")
         case "protocol":
             return UsageError(f"the Space refused the request: {message}")
         case _:

@@ -16,6 +16,7 @@ from perdure.spaced.steps import step
 
 TICK_S = 0.25
 GRACE_S = 2.0
+ESCALATE_S = 5.0
 KILL_PAUSE_S = 0.005
 
 
@@ -75,6 +76,8 @@ class Command:
             if time.monotonic() >= deadline:
                 self.end(GRACE_S)
                 return "timeout"
+        if self.exit_code is None:
+            self.end(0)
         return "self"
 
     def ask_to_end(self, grace_s: float) -> None:
@@ -87,27 +90,27 @@ class Command:
         deadline = time.monotonic() + grace_s
         if grace_s > 0:
             step("terminate")
-            self._signal(signal.SIGTERM)
+            for row in self._custody.of(self._key):
+                processes.send(row, signal.SIGTERM)
         while not self.gone and time.monotonic() < deadline:
             self._poll(deadline - time.monotonic())
         step("kill")
+        deadline = time.monotonic() + ESCALATE_S
         while not self.gone:
-            self._signal(signal.SIGKILL)
+            processes.kill(self._custody.of(self._key))
             self._poll(KILL_PAUSE_S)
-        # The keeper's end proves it, unless the command killed its keeper; then its orphans are the supervisor's.
-        while self._signal(signal.SIGKILL):
+            if self._custody.proven and time.monotonic() > deadline:
+                # It forks and leaves its group faster than it can be named. The namespace as a whole has no such way out.
+                self._custody.kill_all()
+        while rows := self._custody.of(self._key):
+            # The end of its keeper proves the tree dead, unless the command killed its keeper.
+            processes.kill(rows)
             time.sleep(KILL_PAUSE_S)
         step("killed")
 
     def close(self) -> None:
         for fd in (self._report, self._wake, self._wake_end):
             os.close(fd)
-
-    def _signal(self, number: int) -> bool:
-        rows = self._custody.of(self._key)
-        for row in rows:
-            processes.send(row, number)
-        return bool(rows)
 
     def _poll(self, timeout_s: float) -> None:
         poll = select.poll()

@@ -10,6 +10,7 @@ lock may signal a child by pid. Exit codes do not come this way: a keeper report
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -45,27 +46,30 @@ class Custody:
         if not self.proven:
             subreaper()
 
-    def reap(self) -> None:
-        """Bury every dead child, adopted orphans included. Called on SIGCHLD."""
+    def reap(self) -> bool:
+        """Bury every dead child, adopted orphans included. True when there is none left, dead or alive: on Linux then no descendant is either."""
         while True:
             try:
                 with self.reaping:
                     pid, _ = os.waitpid(-1, os.WNOHANG)
                     self.keepers.pop(pid, None)
             except ChildProcessError:
-                return
+                return True
             if pid == 0:
-                return
+                return False
 
     def living(self) -> dict[int, tuple[Row, str | None]]:
-        """Every process of the Space but this one and the keepers, with the key of the operation that started it."""
+        """Every process of the Space but this one and the keepers, with the key of the operation that started it.
+
+        Where a command killed its own keeper, the environment that its orphans started with is all that tells.
+        """
         rows = processes.table()
         own = os.getpid()
         with self.reaping:
             keepers = dict(self.keepers)
         found: dict[int, tuple[Row, str | None]] = {}
         for row in processes.descendants(rows, [own]):
-            found[row.pid] = (row, None)
+            found[row.pid] = (row, processes.call_key(row.pid) if row.parent == own else None)
         for keeper, key in keepers.items():
             for row in processes.descendants(rows, [keeper]):
                 found[row.pid] = (row, key)
@@ -89,19 +93,16 @@ class Custody:
         return count
 
     def _strike(self) -> bool:
-        """One blow at everything; True when there was nothing to hit."""
+        """One blow at everything; True when nothing is left, by the kernel's word and not by a list that is old when it is read."""
         if self.proven:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
-            except ProcessLookupError:
-                return True
-            return False
+            return self.reap()
         with self.reaping:
             keepers = dict(self.keepers)
             for pid in keepers:
                 # A keeper goes first: its children come to the supervisor instead of being started anew below it.
                 os.kill(pid, signal.SIGKILL)
         rows = [row for row, _ in self.living().values()]
-        for row in rows:
-            processes.send(row, signal.SIGKILL)
-        return not keepers and not rows
+        processes.kill(rows)
+        return self.reap() and (processes.LINUX or not rows)

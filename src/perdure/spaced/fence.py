@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from perdure.spaced.errors import ProtocolError, StaleError
 from perdure.spaced.steps import step
+from perdure.spaced.wire import Lane
 
+PATIENCE_S = 1.0
 _FILE = "floor"
 
 
@@ -27,12 +29,19 @@ def read_floor(folder: str) -> int:
         return 0
 
 
+class Ticket(NamedTuple):
+    """A request inside: its epoch, and the lane that it came by."""
+
+    epoch: int
+    lane: Lane
+
+
 class Gate:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self.lock = threading.RLock()
         self._left = threading.Condition(self.lock)
-        self._inside: list[int] = []
+        self._inside: list[Ticket] = []
         self.floor = read_floor(folder)
 
     def check(self, epoch: int, *, exactly: bool = False) -> None:
@@ -43,15 +52,16 @@ class Gate:
             raise ProtocolError("epoch %d has not fenced the Space yet, whose floor is %d" % (epoch, self.floor))
 
     @contextlib.contextmanager
-    def admitted(self, epoch: int, *, exactly: bool = False) -> Iterator[None]:
+    def admitted(self, epoch: int, lane: Lane, *, exactly: bool = False) -> Iterator[None]:
+        ticket = Ticket(epoch, lane)
         with self.lock:
             self.check(epoch, exactly=exactly)
-            self._inside.append(epoch)
+            self._inside.append(ticket)
         try:
             yield
         finally:
             with self.lock:
-                self._inside.remove(epoch)
+                self._inside.remove(ticket)
                 self._left.notify_all()
 
     def raise_to(self, epoch: int) -> None:
@@ -65,7 +75,17 @@ class Gate:
         self.floor = epoch
 
     def drain(self) -> None:
-        """Returns when every request admitted below the floor has been answered."""
+        """Returns when every request admitted below the floor has been left, answered or not.
+
+        A client that is frozen neither sends the chunk that was asked of it nor reads what it is sent: first nothing is awaited from it any more,
+        then nothing can be sent to it.
+        """
         with self.lock:
-            while any(epoch < self.floor for epoch in self._inside):
-                self._left.wait()
+            for hang_up in (Lane.stop_receiving, Lane.stop):
+                for ticket in self._stale():
+                    hang_up(ticket.lane)
+                self._left.wait_for(lambda: not self._stale(), PATIENCE_S)
+            self._left.wait_for(lambda: not self._stale())
+
+    def _stale(self) -> list[Ticket]:
+        return [ticket for ticket in self._inside if ticket.epoch < self.floor]

@@ -24,7 +24,9 @@ from typing import Callable, Mapping, Sequence
 from perdure.spaced import processes
 
 _SET_CHILD_SUBREAPER = 36
-_CHILD_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+_SET_NAME = 15
+_DEFAULT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+_POLITE_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ABOVE_STDIO = 100
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,6 +35,12 @@ def subreaper() -> None:
     """Orphaned descendants of this process become its children (Linux)."""
     if sys.platform == "linux" and _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def rename(name: str) -> None:
+    """What `pkill` and `killall` see (Linux): a command that ends every `python` means others."""
+    if sys.platform == "linux":
+        _libc.prctl(_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def keep(arguments: Sequence[str], environment: Mapping[str, str], output_fd: int, life: int) -> tuple[int, int]:
@@ -60,12 +68,15 @@ def _in_child(body: Callable[[], None]) -> None:
 
 def _keep(arguments: Sequence[str], environment: Mapping[str, str], output_fd: int, report: int, life: int) -> None:
     signal.set_wakeup_fd(-1)
-    for number in _CHILD_SIGNALS:
+    for number in _DEFAULT_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     subreaper()
     program = os.fork()
     if program == 0:
         _in_child(lambda: _become(arguments, environment, output_fd))
+    rename("spaced-keeper")
+    for number in _POLITE_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     report, life = _only(report, life)
     _report(report, b"pid %d\n" % program)
     wake, wake_end = os.pipe()

@@ -204,10 +204,15 @@ class Ledger:
     # ---- the file
 
     def _append(self, line: dict[str, Any]) -> int:
+        data = json.dumps({"n": self.position + 1, **line}, separators=(",", ":")).encode() + b"\n"
+        size = os.fstat(self._fd).st_size
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError:
+            os.ftruncate(self._fd, size)
+            raise
         self.position += 1
-        data = json.dumps({"n": self.position, **line}, separators=(",", ":")).encode() + b"\n"
-        while data:
-            data = data[os.write(self._fd, data) :]
         return self.position
 
     def _load(self) -> None:

@@ -9,6 +9,7 @@ masked that a command could inherit. Exit codes: 0 idle or asked to, 3 another o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -22,6 +23,7 @@ from typing import Any
 from perdure.spaced import state, wire
 from perdure.spaced.custody import Custody
 from perdure.spaced.fence import Gate
+from perdure.spaced.keeper import rename
 from perdure.spaced.ledger import Ledger
 from perdure.spaced.operations import Operations
 from perdure.spaced.requests import Requests
@@ -40,10 +42,13 @@ def main(arguments: list[str]) -> int:
     if options["scan"]:
         return _scan(*options["paths"])
     listen("spaced")
+    rename("spaced")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     folder, root = options["paths"]
     if options["detach"] and os.fork():
         os._exit(0)
+    with contextlib.suppress(PermissionError):
+        os.setsid()
     try:
         supervisor = Supervisor(folder, root, options)
     except HeldError as error:

@@ -15,7 +15,7 @@ import time
 import traceback
 from typing import Any, Callable, Mapping
 
-from perdure.spaced import output, processes, survivors
+from perdure.spaced import files, output, processes, survivors
 from perdure.spaced.commands import Command, shell
 from perdure.spaced.custody import Custody
 from perdure.spaced.errors import FencedError, OpError
@@ -24,6 +24,7 @@ from perdure.spaced.ledger import FENCED, Entry, Ledger
 from perdure.spaced.steps import step
 from perdure.spaced.workspace import Workspace
 
+FULL_PAUSE_S = 0.5
 _SEARCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "search.py")
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "exec": {"timeout_s": 600.0, "env": {}, "background": False, "mutating": True, "max_output_bytes": 1 << 30},
@@ -163,21 +164,31 @@ class Operations:
             cause, result = self._effect(entry, op, environment, cancelled)
             result["duration_s"] = round(time.monotonic() - started, 3)
             if op.get("mutating") and not cancelled():
-                capture = self._capture(entry, result, base, cancelled)
+                capture = self._capture(result, base, cancelled)
             if cancelled():
                 raise FencedError(entry.key)
         except FencedError:
             cause, result, capture = self._broken_off, {"ok": False}, None
-        self.ledger.end(entry, cause, result, capture)
+        except Exception as error:  # An entry that stays open would hold its driver for ever.
+            traceback.print_exc()
+            cause, result = "self", {"ok": False, "text": "the supervisor failed: %s: %s" % (type(error).__name__, error)}
+        self._end(entry, cause, result, capture)
+
+    def _end(self, entry: Entry, cause: str, result: dict[str, Any], capture: dict[str, Any] | None) -> None:
+        """With a full disk the operation goes on running until its outcome has room."""
+        while True:
+            try:
+                return self.ledger.end(entry, cause, result, capture)
+            except OSError:
+                traceback.print_exc()
+                time.sleep(FULL_PAUSE_S)
 
     def _effect(
         self, entry: Entry, op: dict[str, Any], environment: Mapping[str, str], cancelled: Callable[[], bool]
     ) -> tuple[str, dict[str, Any]]:
-        if op["type"] in ("exec", "search"):
-            return self._command(entry, op, environment, cancelled)
-        from perdure.spaced import files
-
         try:
+            if op["type"] in ("exec", "search"):
+                return self._command(entry, op, environment, cancelled)
             if not op.get("mutating"):
                 return "self", files.run(self.workspace, op, cancelled)
             with self.workspace_lock:
@@ -231,8 +242,9 @@ class Operations:
             text = text if not text or text.endswith("\n") else text + "\n"
             text += notes[cause] + "\n"
         elif command.exit_code is None:
-            text += "[its keeper was killed; how it ended is not known]\n"
-        result = {"ok": op["background"] or (cause == "self" and command.exit_code == 0), "text": text}
+            text += "[it killed its keeper, and every process of it was killed]\n"
+        succeeded = (0, 1) if op["type"] == "search" else (0,)
+        result = {"ok": op["background"] or (cause == "self" and command.exit_code in succeeded), "text": text}
         result["output_bytes"] = os.fstat(fd).st_size
         result["truncated"] = truncated
         if command.exit_code is not None:
@@ -240,7 +252,7 @@ class Operations:
         return ("self" if cause == "output" else cause), result
 
     def _capture(
-        self, entry: Entry, result: dict[str, Any], base: dict[str, Any] | None, cancelled: Callable[[], bool]
+        self, result: dict[str, Any], base: dict[str, Any] | None, cancelled: Callable[[], bool]
     ) -> dict[str, Any] | None:
         """What fails here (a full disk) must not take the outcome with it: a driver that finds no capture asks for one."""
         try:

@@ -6,8 +6,11 @@ not stale. A request whose epoch falls below the floor while it is served ends a
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 import time
+import traceback
 from typing import Any, Callable, Iterable
 
 from perdure.spaced import wire
@@ -65,7 +68,7 @@ class Requests:
             if verb is None:
                 raise ProtocolError("unknown verb %r" % request.get("verb"))
             epoch = int(request["epoch"])
-            with self._gate.admitted(epoch, exactly=verb in self._acting()):
+            with self._gate.admitted(epoch, self._lane, exactly=verb in self._acting()):
                 answer = verb(request, epoch)
                 self._gate.check(epoch)
             return {"ok": answer}
@@ -76,9 +79,9 @@ class Requests:
         except ConnectionError:
             raise
         except Exception as error:  # Whatever it was, the client must hear of it; the trace is in the supervisor's own log.
-            import traceback
-
             traceback.print_exc()
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return {"error": "full", "message": str(error)}
             return {"error": "failed", "message": "%s: %s" % (type(error).__name__, error)}
 
     def _acting(self) -> tuple[Callable[..., Any], ...]:
@@ -159,15 +162,17 @@ class Requests:
 
     def _do_plan(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         known, cancelled = set(request["known"]), self._cancelled(epoch)
+        fetch = functools.partial(self._fetch, epoch)
         with self._operations.workspace_lock:
-            return self._operations.workspace.plan(request["target"], self._fetch, request.get("window"), known, cancelled)
+            return self._operations.workspace.plan(request["target"], fetch, request.get("window"), known, cancelled)
 
     def _do_restore(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
+        fetch = functools.partial(self._fetch, epoch)
         killed = self._operations.kill_all()
         with self._operations.workspace_lock:
             step("restore")
             restored = self._operations.workspace.restore(
-                request["target"], self._fetch, request["plan"], request["also"], self._cancelled(epoch)
+                request["target"], fetch, request["plan"], request["also"], self._cancelled(epoch)
             )
             step("restored")
         return {**restored, "processes_killed": killed}
@@ -202,15 +207,17 @@ class Requests:
     def _cancelled(self, epoch: int) -> Callable[[], bool]:
         return lambda: epoch < self._gate.floor or self._lane.broken
 
-    def _fetch(self, digests: Iterable[str]) -> dict[str, bytes]:
+    def _fetch(self, epoch: int, digests: Iterable[str]) -> dict[str, bytes]:
         """Ask the client for chunks, in the middle of a request."""
-        wanted, found = list(digests), {}
+        wanted: list[str] = list(digests)
+        found: dict[str, bytes] = {}
         for at in range(0, len(wanted), FETCH_DIGESTS):
             self._lane.send({"need": wanted[at : at + FETCH_DIGESTS]})
             more = True
             while more:
                 frame = self._lane.receive()
                 if frame is None:
+                    self._gate.check(epoch)
                     raise ConnectionError
                 header, payload = frame
                 found.update(wire.split(header["have"], payload))

@@ -125,9 +125,18 @@ class Lane:
         finally:
             self._sending.release()
 
-    def close(self) -> None:
+    def stop_receiving(self) -> None:
+        """From another thread: `receive` returns None from now on."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
+    def stop(self) -> None:
+        """From another thread: nothing comes or goes any more, whatever is waited for."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.stop()
         self._socket.close()
 
     def _exactly(self, size: int) -> bytes | None:
