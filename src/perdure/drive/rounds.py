@@ -176,7 +176,7 @@ class Rounds:
         if isinstance(op, Exec):
             left_s = self._left_s(call)
             timeout_s = op.timeout_s if left_s is None else max(0.1, min(op.timeout_s, left_s))
-            env = {"PERDURE_CALL_KEY": call.started.key}
+            env = {"PERDURE_CALL_KEY": _repeatable_key(call.started)}
             return Exec(op.command, timeout_s, env, op.background, op.mutating, op.max_output_bytes)
         if isinstance(op, Write):
             return Write(op.path, op.content, seen.get(op.path))
@@ -211,7 +211,8 @@ class Rounds:
         if call.started.effect == "none":
             self._readers.add(tool.name)
         step(f"op.before:{call.tool}")
-        ended = await either(self._place.run(tool, call.args, call.started.key, timeout_s), self._watch(call))
+        key = _repeatable_key(call.started)
+        ended = await either(self._place.run(tool, call.args, key, timeout_s), self._watch(call))
         step(f"op.ended:{call.tool}")
         if isinstance(ended, Stopped):
             text = told.unknown(f"it acts outside of the workspace ({ended.reason})")
@@ -264,6 +265,11 @@ class Rounds:
         if len(data) <= INLINE_TEXT_BYTES:
             return r.Result(text, output=output)
         return r.Result(text[:PREVIEW_CHARS], self._virtual.blob(self._journal, data, TEXT), output)
+
+
+def _repeatable_key(started: r.CallStarted) -> str:
+    """What the tool may show to a service. Every attempt of an idempotent call has the same, so that a repetition is known as one."""
+    return started.key.rpartition(":")[0] if started.effect == "idempotent" else started.key
 
 
 def _outcome(status: Status, result: OpResult) -> r.Outcome:

@@ -6,6 +6,7 @@ namespace can't be killed from inside and leaves by `_exit`, which is as sudden)
 The file `<file>.fired` marks that the action was taken, so that a successor process lives on.
 """
 
+import itertools
 import os
 import signal
 from typing import Callable, Optional
@@ -26,11 +27,10 @@ def listen(role: str) -> None:
     if not setting:
         return
     wanted, at, action, path = setting.split(":", 3)
-    count = 0
+    counter = itertools.count(1)
 
     def hook(name: str) -> None:
-        nonlocal count
-        count += 1
+        count = next(counter)  # many threads take steps; no number may be skipped
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(fd, ("%s %d %s\n" % (role, count, name)).encode())
