@@ -31,7 +31,7 @@ from perdure.record import records as r
 from perdure.record.errors import UsageError
 from perdure.record.parts import Text
 from perdure.record.records import Budget, Draft, Stored, SubmissionMode
-from perdure.state.state import State
+from perdure.state.state import State, fold
 
 __all__ = [
     "Answer",
@@ -195,20 +195,21 @@ class Session:
         return await self._answer(id, released)
 
     async def wait(self, submission: str, timeout_s: float | None = None) -> Answer:
-        """How it ended, as soon as it did, whoever drives. TimeoutError after the time."""
+        """How it ended, as soon as it did, whoever drives. TimeoutError after the time; UsageError if it was never admitted."""
         async with asyncio.timeout(timeout_s):
             mark = await self.home.store.wait(-1, 0.0)
-            after, text = 0, ""
+            state = State()
             while True:
-                async for stored in self.records(after):
-                    after = stored.seq
+                async for stored in self.records(state.seq):
+                    state = fold(state, stored)
                     match stored.body:
-                        case r.ModelResponded(parts=parts):
-                            text = "".join(p.text for p in parts if isinstance(p, Text))
                         case r.SubmissionSettled(submission=id, outcome=outcome, reason=reason) if id == submission:
+                            text = "" if outcome == "noted" else state.threads[stored.thread or "main"].answer
                             return Answer(submission, outcome, text, reason)
                         case _:
                             pass
+                if submission not in state.submissions:
+                    raise UsageError(f"session {self.id} has no submission '{submission}'")
                 mark = await self.home.store.wait(mark, 3600.0)
 
     async def _answer(self, submission: str, released: Released) -> Answer:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from perdure.program.tools import Tool
@@ -42,9 +43,10 @@ class Processes:
     async def run(self, tool: Tool, args: dict[str, Any], key: str, timeout_s: float) -> Ended:
         assert tool.function is not None
         began = time.monotonic()
-        paths = os.pathsep.join(p for p in sys.path if p)
+        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # the workspace is where it works, not where it imports from
             "-m",
             "perdure.program.toolhost",
             tool.function,

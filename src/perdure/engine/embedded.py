@@ -39,9 +39,22 @@ async def drive(home: Home, session: str, *, emit: Emit = silent, take: bool = F
     row = await home.store.row(session)
     if row.held_by is not None and not take:
         _refuse_living(home, row)
+    return await _take(home, row, emit)
+
+
+async def _take(home: Home, row: SessionRow, emit: Emit) -> Released:
+    """Drive the session if it is still as in `row`: of two who found a driver dead, one gets a StaleEpochError.
+
+    Whatever can be missing on this machine is looked for before there is an epoch that would end without progress.
+    """
+    session = row.session
     binding = await home.store.binding(session)
     if binding is None:
         raise UsageError(f"session {session} has no directory on this machine; name one with -C")
+    state = await home.state(session)
+    created = state.session.created
+    assert created is not None
+    tools = home.tools(created)
     floor = home.spaces.floor(session)
     epoch = max(row.epoch, floor) + 1
     lock = lease.DriverLock(places.driver_lock(home.path, session))
@@ -50,20 +63,18 @@ async def drive(home: Home, session: str, *, emit: Emit = silent, take: bool = F
         step("acquire.before")
         grant, _ = await home.store.acquire(session, home.owner, expected=row.epoch, at_least=epoch)
         step("acquire.after")
-        state = await home.state(session)
-        created = state.session.created
-        assert created is not None
         driver = Driver(
             home.store,
             grant,
-            state,
+            await home.state(session, state),
             live=home.live,
             spaces=home.spaces,
             binding=binding,
-            tools=home.tools(created),
+            tools=tools,
             models=home.models(created),
             place=Processes(command_environment(home.spaces.environ), binding.directory),
             emit=emit,
+            clock=home.clock,
         )
         return await _loop(home, driver)
     finally:
@@ -87,7 +98,7 @@ async def _loop(home: Home, driver: Driver) -> Released:
             if isinstance(progress, Released):
                 return progress
             if isinstance(progress, Paused):
-                mark = await home.store.wait(mark, max(0.0, progress.until - time.time()))
+                mark = await home.store.wait(mark, max(0.0, progress.until - home.clock()))
                 await driver.refresh()
     except asyncio.CancelledError:
         with contextlib.suppress(StaleEpochError, TimeoutError):
@@ -118,7 +129,7 @@ class _Watch:
         async with asyncio.TaskGroup() as group:
             mark = await self._home.store.wait(-1, 0.0)
             while True:
-                for due in await self._home.store.due(time.time()):
+                for due in await self._home.store.due(self._home.clock()):
                     if due.session not in self._running and self._not_before.get(due.session, 0.0) <= time.monotonic():
                         self._running[due.session] = group.create_task(self._attend(due.session))
                 if once and not self._running:
@@ -137,7 +148,9 @@ class _Watch:
             row = await self._home.store.row(session)
             if row.held_by is not None:
                 await lease.lapse(places.driver_lock(self._home.path, session), row.epoch, row.held_by)
-            await drive(self._home, session, emit=emit, take=row.held_by is not None)
+                if (await self._home.store.row(session)).held_by is None:
+                    return  # it let go in order, and is due again if it left something to do
+            await _take(self._home, row, emit)
             self._failures.pop(session, None)
         except (SessionBusyError, StaleEpochError) as error:
             emit(Notice(str(error)))

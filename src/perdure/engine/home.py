@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -32,23 +33,33 @@ DEFAULT_BUDGET = Budget(failures=10)
 class Home:
     """Open with `await Home.open(...)`; belongs to one event loop."""
 
-    def __init__(self, path: Path, store: SqliteStore, live: LiveText, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: Path, store: SqliteStore, live: LiveText, environ: Mapping[str, str], clock: Callable[[], float]
+    ) -> None:
         self.path = path
         self.store = store
         self.live = live
+        self.clock = clock
         self.spaces = Hosting(path, environ)
         self.owner = process.identify()
 
     @classmethod
-    async def open(cls, path: str | os.PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None) -> Home:
+    async def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Home:
+        """`clock` is the wall clock in seconds, of the records and of whatever waits for a time."""
         folder = places.home_path(path)
-        store = await SqliteStore.open(folder)
+        store = await SqliteStore.open(folder, clock=clock)
         try:
             live = await LiveText.open(folder)
         except BaseException:
             await store.close()
             raise
-        return cls(folder, store, live, os.environ if environ is None else environ)
+        return cls(folder, store, live, os.environ if environ is None else environ, clock)
 
     async def close(self) -> None:
         await self.live.close()
@@ -131,10 +142,10 @@ class Home:
             raise UsageError(f"there is no session on {root}; `perdure ls` lists them, `perdure run` starts one")
         return max(here, key=lambda row: row.created_at)
 
-    async def state(self, session: str) -> State:
-        """The session's state, folded from its log."""
-        state = State()
-        async for stored in self.store.read(session):
+    async def state(self, session: str, since: State | None = None) -> State:
+        """The session's state, folded from its log; `since` is an earlier one, from which the fold goes on."""
+        state = since or State()
+        async for stored in self.store.read(session, state.seq):
             state = fold(state, stored)
         return state
 

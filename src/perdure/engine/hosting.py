@@ -21,9 +21,10 @@ EMPTY_TREE = sha256(encode_leaf(TREE_LEAF, ())).hex()
 class Hosting:
     """Opens Spaces in place, for one home. `environ` is the driver's; commands see it without the providers' keys."""
 
-    def __init__(self, home: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, home: Path, environ: Mapping[str, str], *, idle_s: float | None = None) -> None:
+        """A supervisor that nobody needs leaves after `idle_s`, by default after its own 60 s."""
         self.environ = environ
-        self._spaces = HostSpaces(home)
+        self._spaces = HostSpaces(home, idle_s=idle_s)
 
     def folder(self, session: str) -> Path:
         return self._spaces.folder(session)

@@ -6,10 +6,10 @@ input waiting? What it decides is records; what it wants done is an Ask or Calls
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from perdure.program.program import Action, Append, Ask, Calls, Settle, View, Wait
-from perdure.program.stopping import Stop, stop_of
+from perdure.program.stopping import Stop, deadline_of, stop_of
 from perdure.record import records as r
 from perdure.record.records import Draft
 from perdure.state.calls import Call
@@ -45,6 +45,9 @@ class Conversation:
         return min(waits, key=lambda w: (w.until is None, w.until or 0, not w.reason), default=Wait())
 
     def _thread(self, state: State, thread: Thread, now: float) -> Action:
+        dropped = next((s for s in _queue(state, thread) if s.aborted is not None or _late(s, now)), None)
+        if dropped:
+            return _drop(state, thread, dropped, now)
         if thread.active is None:
             return _place(state, thread, now)
         submission = state.submissions[thread.active]
@@ -53,18 +56,20 @@ class Conversation:
         if turn is None:
             return _settle(thread, submission, stop) if stop else Append((_turn(state, thread, submission),))
         if not turn.responded:
-            return self._asking(thread, turn, submission, stop, now)
+            return self._asking(state, thread, turn, submission, stop, now)
         open_calls = [state.calls[id] for id in turn.calls if id in state.calls]
         if open_calls:
             return self._round(state, thread, open_calls, stop)
-        if stop:
+        answered = not turn.calls
+        if stop and not (answered and stop.outcome == "failed"):
             return _settle(thread, submission, stop)
-        if not turn.calls:
+        if answered:
+            # Paid for and there to be read: a limit that it reached stops only what would come after it.
             reason = "" if turn.stop in ("stop", "tool_calls") else turn.stop
             return Settle((_settlement(thread, submission, "answered", reason),))
         return Append((*_joining(state, thread), _turn(state, thread, submission)))
 
-    def _asking(self, thread: Thread, turn: Turn, submission: Submission, stop: Stop | None, now: float) -> Action:
+    def _asking(self, state: State, thread: Thread, turn: Turn, submission: Submission, stop: Stop | None, now: float) -> Action:
         if stop:
             return _settle(thread, submission, stop)
         failed = turn.failed
@@ -72,7 +77,8 @@ class Conversation:
             advisory = f"[perdure] The last request failed and was given up: {failed.message}"
             return Settle((_settlement(thread, submission, "failed", f"model: {failed.message}", advisory=advisory),))
         if failed and failed.retry_at is not None and now < failed.retry_at:
-            return Wait("model_retry", failed.retry_at)
+            deadline = deadline_of(state, submission)
+            return Wait("model_retry", failed.retry_at if deadline is None else min(failed.retry_at, deadline))
         return Ask(thread.name)
 
     def _round(self, state: State, thread: Thread, open_calls: list[Call], stop: Stop | None) -> Action:
@@ -81,7 +87,7 @@ class Conversation:
             return Calls(thread.name, tuple(c.id for c in begun))
         if stop:
             return Append(tuple(_unrun(c, stop.reason) for c in open_calls))
-        if any(_waits_in(s, thread) and s.mode == "steer" for s in state.submissions.values()):
+        if any(s.mode == "steer" for s in _queue(state, thread)):
             return Append(tuple(_unrun(c, "steered") for c in open_calls))
         return Calls(thread.name, tuple(c.id for c in self._together(state, open_calls)))
 
@@ -106,30 +112,44 @@ def effect_of(state: State, tool: str, declared: r.EffectClass) -> r.EffectClass
 # ---- drafts ----------------------------------------------------------------------------------------------------------------
 
 
-def _waits_in(submission: Submission, thread: Thread) -> bool:
-    return submission.thread == thread.name and submission.placed is None
+def _queue(state: State, thread: Thread) -> Iterator[Submission]:
+    """What was admitted to this thread and is not placed yet."""
+    return (s for s in state.submissions.values() if s.thread == thread.name and s.placed is None)
+
+
+def _late(submission: Submission, now: float) -> bool:
+    return submission.deadline is not None and now >= submission.deadline
+
+
+def _drop(state: State, thread: Thread, queued: Submission, now: float) -> Settle:
+    """It never began, so nobody has to wait for what runs."""
+    stop = stop_of(state, queued, now)
+    assert stop is not None
+    return Settle((*_opening(thread), *stop.drafts, _settlement(thread, queued, stop.outcome, stop.reason)))
 
 
 def _place(state: State, thread: Thread, now: float) -> Action:
-    queued = [s for s in state.submissions.values() if _waits_in(s, thread)]
-    if not queued:
+    first = next(_queue(state, thread), None)
+    if first is None:
         return Wait()
-    first = next((s for s in queued if s.aborted is not None), queued[0])
-    opening = () if thread.opened else (Draft(r.ThreadOpened(thread.name), thread.name),)
-    stop = stop_of(state, first, now)
-    if stop:
-        return Settle((*opening, *stop.drafts, _settlement(thread, first, stop.outcome, stop.reason)))
-    placed = Draft(r.SubmissionPlaced(first.id, "note" if first.mode == "note" else "follow_up"), thread.name, first.seq)
     if first.mode == "note":
-        return Settle((*opening, placed, _settlement(thread, first, "noted")))
-    return Append((*opening, placed, _turn(state, thread, first)))
+        placed = Draft(r.SubmissionPlaced(first.id, "note"), thread.name, first.seq)
+        return Settle((*_opening(thread), placed, _settlement(thread, first, "noted")))
+    if stop_of(state, first, now):
+        return _drop(state, thread, first, now)
+    placed = Draft(r.SubmissionPlaced(first.id), thread.name, first.seq)
+    return Append((*_opening(thread), placed, _turn(state, thread, first)))
+
+
+def _opening(thread: Thread) -> tuple[Draft, ...]:
+    return () if thread.opened else (Draft(r.ThreadOpened(thread.name), thread.name),)
 
 
 def _joining(state: State, thread: Thread) -> tuple[Draft, ...]:
     """Steers and notes that come in between two turns."""
     drafts: list[Draft] = []
-    for s in state.submissions.values():
-        if _waits_in(s, thread) and s.mode in ("steer", "note") and s.aborted is None:
+    for s in _queue(state, thread):
+        if s.mode in ("steer", "note"):
             drafts.append(Draft(r.SubmissionPlaced(s.id, s.mode), thread.name, s.seq))
             drafts.append(_settlement(thread, s, "noted", f"joined {thread.active}" if s.mode == "steer" else ""))
     return tuple(drafts)

@@ -7,10 +7,10 @@ its failure, in one line without a traceback: that line is what the model is tol
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import inspect
 import json
+import os
 import sys
 from typing import Any
 
@@ -20,19 +20,25 @@ from perdure.program.tools import from_function
 
 
 def main(target: str, source: str) -> int:
-    module, _, name = target.partition(":")
-    with contextlib.redirect_stdout(sys.stderr):
-        function = getattr(importlib.import_module(module), name)
-        args = from_function(function).convert(json.loads(source))
-        try:
-            result: Any = function(**{field: getattr(args, field) for field in args.__struct_fields__})
-            if inspect.isawaitable(result):
-                result = asyncio.run(_awaited(result))
-        except Exception as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            return 1
-    sys.stdout.write(result if isinstance(result, str) else msgspec.json.encode(result).decode())
+    answer = os.dup(1)
+    os.dup2(2, 1)  # also for what the function's own children print
+    try:
+        result = _call(target, json.loads(source))
+        text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    with open(answer, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
     return 0
+
+
+def _call(target: str, source: dict[str, Any]) -> Any:
+    module, _, name = target.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    args = from_function(function).convert(source)
+    result: Any = function(**{field: getattr(args, field) for field in args.__struct_fields__})
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
 
 
 async def _awaited(value: Any) -> Any:

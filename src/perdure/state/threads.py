@@ -68,7 +68,10 @@ class Turn(Struct, frozen=True):
 
 
 class Thread(Struct, frozen=True):
-    """`active` is the placed submission that is being worked on. `waiting_notes` come after the running round."""
+    """`active` is the placed submission that is being worked on, `answer` the newest text that came of it or of the last one.
+
+    `waiting_notes` come after the running round.
+    """
 
     name: str
     parent: str | None = None
@@ -109,8 +112,9 @@ def _reduce(thread: Thread, stored: r.Stored, calls: Calls, inputs: dict[str, tu
         case r.SubmissionPlaced(submission=id, as_mode=mode):
             said = Said(inputs.get(id, ()))
             entries = thread.entries.add(*thread.waiting_notes, said)
-            active = thread.active if mode in ("steer", "note") else id
-            return replace(thread, entries=entries, waiting_notes=(), active=active)
+            if mode in ("steer", "note"):
+                return replace(thread, entries=entries, waiting_notes=())
+            return replace(thread, entries=entries, waiting_notes=(), active=id, answer="")
         case r.TurnStarted() as body:
             turn = Turn(body.turn, body.submission, body.model, stored.seq, stored.at)
             entries = thread.entries.add(*thread.waiting_notes)
