@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 
 import apsw
 
@@ -97,11 +98,16 @@ class SqliteBlobs:
         found: dict[Digest, bytes] = {}
         wanted = list(dict.fromkeys(digests))
         for start in range(0, len(wanted), BATCH_CHUNKS):
-            part = wanted[start : start + BATCH_CHUNKS]
-            small, large = await self._log.read(lambda connection, part=part: _fetch_small(connection, part))  # type: ignore[misc]
-            found |= small
-            if large:
-                found |= await self._bulk.read(lambda connection, large=large: _fetch_large(connection, large))  # type: ignore[misc]
+            found |= await self._get(wanted[start : start + BATCH_CHUNKS])
+        return found
+
+    async def _get(self, digests: list[Digest]) -> dict[Digest, bytes]:
+        rows = await self._log.read(lambda connection: _fetch(connection, digests))
+        found = _decode({digest: row for digest, row in rows.items() if row[1] is not None})
+        if large := [digest for digest, row in rows.items() if row[1] is None]:
+            found |= _decode(await self._bulk.read(lambda connection: _fetch(connection, large)))
+        if damaged := rows.keys() - found.keys():
+            await self._log.write(lambda connection: _disown(connection, damaged))
         return found
 
     async def has(self, digests: Iterable[Digest]) -> set[Digest]:
@@ -161,28 +167,15 @@ def _store(connection: apsw.Connection, chunks: dict[Digest, bytes]) -> None:
         connection.execute("REPLACE INTO chunk (digest, codec, data) VALUES (?,?,?)", (bytes.fromhex(digest), *_encode(data)))
 
 
-def _fetch_small(connection: apsw.Connection, digests: list[Digest]) -> tuple[dict[Digest, bytes], list[Digest]]:
-    """What lies in the log itself, and what lies in the other file."""
-    small: dict[Digest, bytes] = {}
-    large: list[Digest] = []
-    for digest in digests:
-        row = connection.execute("SELECT codec, data FROM chunk WHERE digest = ?", (bytes.fromhex(digest),)).fetchone()
-        if row is None:
-            continue
-        if row[1] is None:
-            large.append(digest)
-        elif (data := _decode(digest, *row)) is not None:
-            small[digest] = data
-    return small, large
+def _fetch(connection: apsw.Connection, digests: list[Digest]) -> dict[Digest, tuple[int, bytes | None]]:
+    """Codec and bytes of those that are there; of a large one `log.db` has no bytes."""
+    rows = {d: connection.execute("SELECT codec, data FROM chunk WHERE digest = ?", (bytes.fromhex(d),)).get for d in digests}
+    return {digest: row for digest, row in rows.items() if row is not None}
 
 
-def _fetch_large(connection: apsw.Connection, digests: list[Digest]) -> dict[Digest, bytes]:
-    found: dict[Digest, bytes] = {}
-    for digest in digests:
-        row = connection.execute("SELECT codec, data FROM chunk WHERE digest = ?", (bytes.fromhex(digest),)).fetchone()
-        if row is not None and (data := _decode(digest, *row)) is not None:
-            found[digest] = data
-    return found
+def _disown(connection: apsw.Connection, damaged: Set[Digest]) -> None:
+    """Whoever has the bytes can store them again."""
+    connection.executemany("DELETE FROM chunk WHERE digest = ?", [(bytes.fromhex(digest),) for digest in damaged])
 
 
 def _encode(data: bytes) -> tuple[int, bytes]:
@@ -192,10 +185,12 @@ def _encode(data: bytes) -> tuple[int, bytes]:
     return (_ZSTD, packed) if len(packed) < len(data) * 0.9 else (_RAW, data)
 
 
-def _decode(digest: Digest, codec: int, data: bytes) -> bytes | None:
-    """None where the bytes are not what they were."""
-    try:
-        raw = zstd.decompress(data) if codec == _ZSTD else data
-    except zstd.ZstdError:
-        return None
-    return raw if hashlib.sha256(raw).hexdigest() == digest else None
+def _decode(rows: Mapping[Digest, tuple[int, bytes | None]]) -> dict[Digest, bytes]:
+    """Without those whose bytes are not what they were."""
+    found: dict[Digest, bytes] = {}
+    for digest, (codec, data) in rows.items():
+        with suppress(zstd.ZstdError):
+            raw = zstd.decompress(data or b"") if codec == _ZSTD else data or b""
+            if hashlib.sha256(raw).hexdigest() == digest:
+                found[digest] = raw
+    return found

@@ -19,7 +19,7 @@ REFUSED = frozenset(f"{_NETWORK} {_FUSE}".split())
 
 
 def refuse_shared(path: Path) -> None:
-    """UsageError if the existing `path` lies on a network or FUSE file system."""
+    """UsageError if `path`, or what it would be made in, lies on a network or FUSE file system."""
     kind = kind_of(path)
     if kind in REFUSED or kind.startswith("fuse."):
         raise UsageError(

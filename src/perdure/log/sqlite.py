@@ -185,10 +185,10 @@ class SqliteStore:
 
 def prepare_home(home: Path) -> None:
     """The folder, for its user alone, with the lock file whose mode all others take."""
+    refuse_shared(home)
     if not home.exists():
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_folder(home.parent)
-    refuse_shared(home)
     home.chmod(0o700)
     os.close(os.open(home / "home.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
