@@ -6,16 +6,14 @@ change; a level's nodes are asked for at once, so it is a few requests and not o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
-from perdure.record.errors import BlobGoneError
 from perdure.record.parts import Digest
+from perdure.space.image import directories
 from perdure.space.space import ChunkSource
-from perdure.spaced.tree import DIRECTORY, Branch, Entry, Payload, decode_node, decode_payload
-
-_BATCH = 1000
+from perdure.spaced.tree import DIRECTORY, Entry, Payload, decode_payload
 
 
 class Difference(Struct, frozen=True):
@@ -42,44 +40,12 @@ async def compare(before: Digest | None, after: Digest | None, source: ChunkSour
     found: list[Difference] = []
     level = [_Pair(b"", _raw(before), _raw(after))] if before != after else []
     while level:
-        nodes = await _directories((digest for pair in level for digest in (pair.before, pair.after) if digest), source)
+        nodes = await directories((digest for pair in level for digest in (pair.before, pair.after) if digest), source)
         below: list[_Pair] = []
         for pair in level:
             _entries(pair, nodes, found, below)
         level = below
     return sorted(found, key=lambda difference: difference.path)
-
-
-async def chunks(digests: Iterable[bytes], source: ChunkSource) -> dict[bytes, bytes]:
-    """The bytes of all of them; BlobGoneError if one is not stored."""
-    wanted = list(dict.fromkeys(digests))
-    got: dict[bytes, bytes] = {}
-    for start in range(0, len(wanted), _BATCH):
-        batch = wanted[start : start + _BATCH]
-        answer = await source([digest.hex() for digest in batch])
-        if gone := tuple(digest.hex() for digest in batch if digest.hex() not in answer):
-            raise BlobGoneError(gone)
-        got.update((digest, answer[digest.hex()]) for digest in batch)
-    return got
-
-
-async def _directories(digests: Iterable[bytes], source: ChunkSource) -> dict[bytes, dict[bytes, Payload]]:
-    """Each directory's entries by name, large ones put together from their parts."""
-    entries: dict[bytes, dict[bytes, Payload]] = {digest: {} for digest in digests}
-    parts = {digest: {digest} for digest in entries}
-    while parts:
-        nodes = await chunks(parts, source)
-        below: dict[bytes, set[bytes]] = {}
-        for part, owners in parts.items():
-            node = decode_node(nodes[part])
-            if isinstance(node, Branch):
-                for child in node.children.values():
-                    below.setdefault(child, set()).update(owners)
-            else:
-                for owner in owners:
-                    entries[owner].update(node.entries)
-        parts = below
-    return entries
 
 
 def _entries(pair: _Pair, nodes: Mapping[bytes, Mapping[bytes, Payload]], found: list[Difference], below: list[_Pair]) -> None:

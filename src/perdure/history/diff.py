@@ -14,10 +14,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from perdure.history.compare import Difference, chunks, compare
+from perdure.history.compare import Difference, compare
 from perdure.history.line import Line, plain
 from perdure.record.parts import printable
 from perdure.record.records import Image
+from perdure.space.image import chunks
 from perdure.space.space import ChunkSource
 from perdure.spaced.tree import CHUNK, DIRECTORY, LINK, ROWS, Entry, decode_file
 
