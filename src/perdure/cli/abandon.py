@@ -6,10 +6,11 @@ import asyncio
 
 import click
 
+from perdure.api import Session
 from perdure.cli import driving
 from perdure.cli.opening import named, opened, session_argument
+from perdure.cli.screen import Screen
 from perdure.cli.screen import screen as fitting_screen
-from perdure.cli.status import status_of
 
 
 @click.command
@@ -29,12 +30,16 @@ async def _abandon(name: str | None, directory: str | None, take: bool) -> int:
         session = await named(home, name, directory)
         row = await session.row()
         if row.rest.busy or row.held_by is not None or row.needs_driver:
-            await session.answer(status_of(home.home, row).waiting_for or "", "abandon")
             await session.abort(reason="abandoned")
             screen = fitting_screen()
-            released = await driving.shown(session, session.drive(emit=screen, take=take), screen)
-            if released.rest.status == "waiting":
-                driving.explain_wait(session.id, released.rest.waiting_for, released.detail)
-                return driving.FAILED
+            await driving.shown(session, _give_up(session, screen, take), screen)
         print(f"session {session.id} is given up; {await session.directory()} is free")
         return 0
+
+
+async def _give_up(session: Session, screen: Screen, take: bool) -> None:
+    """In good order if that can be had: a command that runs is stopped. Where the session would wait, what is open is left as it is."""
+    released = await session.drive(emit=screen, take=take)
+    if released.rest.status == "waiting":
+        await session.abandon()
+        await session.drive(emit=screen)

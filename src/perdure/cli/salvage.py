@@ -17,13 +17,14 @@ from msgspec import Struct
 from perdure.api import Session
 from perdure.cli.opening import DIRECTORY, named, opened, session_argument, spelled
 from perdure.cli.paint import Paint
-from perdure.history.compare import Difference, chunks, compare
+from perdure.history.compare import compare
 from perdure.history.diff import render, told
 from perdure.history.line import listed, plain
 from perdure.record import records as r
 from perdure.record.errors import UsageError
 from perdure.record.parts import Digest
 from perdure.record.records import Seq
+from perdure.space import image
 from perdure.spaced import tree
 from perdure.spaced.tree import Entry
 
@@ -115,10 +116,9 @@ async def _list(session: Session) -> None:
 
 async def _show(session: Session, id: str) -> None:
     salvaged, source = await _one(session, id), session.home.store.blobs.get
-    image = (await session.state()).workspace.image
-    now = image.tree if image else None
-    kept = {difference.path for difference in await compare(None, salvaged.root, source)}
-    found = [difference for difference in await compare(now, salvaged.root, source) if difference.path in kept]
+    newest = (await session.state()).workspace.image
+    kept = {path async for path, _ in image.walk(salvaged.root, source)}
+    found = [d for d in await compare(newest.tree if newest else None, salvaged.root, source) if d.path in kept]
     paint = Paint(sys.stdout)
     for line in render(await told(found, source)):
         print(paint.text(line.style, line.text))
@@ -127,22 +127,19 @@ async def _show(session: Session, id: str) -> None:
 async def _apply(session: Session, id: str, folder: str | None) -> None:
     salvaged = await _one(session, id)
     to = Path(folder or f"salvage-{salvaged.id}").expanduser().absolute()
-    found = await compare(None, salvaged.root, session.home.store.blobs.get)
     try:
         to.mkdir(parents=True)
     except OSError as error:
         raise UsageError(f"{to} can't be made: {error.strerror}; name a new folder with --to") from error
-    for difference in found:
-        await _write(session, to, difference)
-    files = sum(1 for difference in found if difference.after and difference.after.kind != tree.DIRECTORY)
+    files = 0
+    async for path, entry in image.walk(salvaged.root, session.home.store.blobs.get):
+        await _write(session, to / os.fsdecode(path), entry)
+        files += entry.kind != tree.DIRECTORY
     print(f"{files:,} file{'' if files == 1 else 's'} in {to}")
 
 
-async def _write(session: Session, to: Path, difference: Difference) -> None:
-    """One entry of the image; parents come first, since they sort first. Links are made, never followed."""
-    entry = difference.after
-    assert entry is not None
-    path = to / os.fsdecode(difference.path)
+async def _write(session: Session, path: Path, entry: Entry) -> None:
+    """One entry of the image; its directory came before. Links are made, never followed."""
     if entry.kind == tree.DIRECTORY:
         path.mkdir(mode=0o700)
     elif entry.kind == tree.LINK:
@@ -159,11 +156,11 @@ async def _write(session: Session, to: Path, difference: Difference) -> None:
 async def _fill(session: Session, entry: Entry, fd: int) -> None:
     """The content, a chunk at a time; holes stay holes."""
     source = session.home.store.blobs.get
-    first = (await chunks([entry.digest], source))[entry.digest]
+    first = (await image.chunks([entry.digest], source))[entry.digest]
     if entry.kind == tree.CHUNK:
         os.pwrite(fd, first, 0)
         return
     size, rows = tree.decode_file(first)
     for row in rows:
-        os.pwrite(fd, (await chunks([row.digest], source))[row.digest], row.offset)
+        os.pwrite(fd, (await image.chunks([row.digest], source))[row.digest], row.offset)
     os.ftruncate(fd, size)
