@@ -87,8 +87,8 @@ def test_bytes_whose_put_was_cut_off_are_swept(tmp_path: Path) -> None:
     async def run() -> None:
         clock = Clock()
         async with await SqliteStore.open(tmp_path, clock=clock) as store:
-            batch = {digest(NOISE): NOISE}
-            large = await store._log.write(lambda c: chunks._begin(c, batch, "p", clock.now, clock.now + 10))
+            rows = await store.blobs.pack({digest(NOISE): NOISE})
+            large = await store._log.write(lambda c: chunks._begin(c, rows, "p", clock.now, clock.now + 10))
             await store._bulk.write(lambda c: chunks._store(c, large))
             assert await store.blobs.sweep(set(), before=clock.now + 1) == 0
             assert await count(store, "chunks.db") == 1, "a put may be going on"

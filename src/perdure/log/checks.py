@@ -53,7 +53,6 @@ def payload_digest(draft: Draft) -> bytes:
 def small_chunk(digest: Digest, data: bytes) -> None:
     if len(data) > SMALL_CHUNK_BYTES:
         raise UsageError(f"chunk {digest} has {len(data)} bytes; more than {SMALL_CHUNK_BYTES} go first, by BlobStore.put")
-    chunk(digest, data)
 
 
 def chunk(digest: Digest, data: bytes) -> None:

@@ -17,9 +17,9 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import suppress
 
 import apsw
+from msgspec import Struct
 
 from perdure.log import checks, sweep
 from perdure.log.database import Database
@@ -33,24 +33,32 @@ else:
     from backports import zstd
 
 BATCH_BYTES = 8 << 20
-BATCH_CHUNKS = 256
+BATCH_CHUNKS = 64
+BATCH_LARGE = 8
+"""A put's transaction, and the chunks that one job reads: so much keeps others waiting at most."""
+
+WORTH_BYTES = 256
+"""Below this compressing is not tried."""
 
 _RAW, _ZSTD = 0, 1
-_Row = tuple[bytes, int, int, bytes]
-"""digest, size in bytes, codec, data as stored"""
+
+
+class Packed(Struct, frozen=True):
+    """A chunk as it is stored; `size_bytes` is that of the raw bytes."""
+
+    digest: bytes
+    size_bytes: int
+    codec: int
+    data: bytes
 
 
 # ---- inside a commit's transaction -------------------------------------------------------------------------------------------
 
 
-def pack(blobs: Iterable[tuple[Digest, bytes]]) -> list[_Row]:
-    return [(bytes.fromhex(digest), len(data), *_encode(data)) for digest, data in blobs]
-
-
-def ride(connection: apsw.Connection, rows: list[_Row], at: float) -> None:
+def ride(connection: apsw.Connection, rows: list[Packed], at: float) -> None:
     connection.executemany(
         "INSERT INTO chunk (digest, size, stored_at, codec, data) VALUES (?,?,?,?,?) ON CONFLICT (digest) DO UPDATE SET stored_at = ?",
-        [(digest, size, at, codec, data, at) for digest, size, codec, data in rows],
+        [(row.digest, row.size_bytes, at, row.codec, row.data, at) for row in rows],
     )
 
 
@@ -83,16 +91,21 @@ class SqliteBlobs:
             await self._put(batch, pin, ttl_s)
 
     async def _put(self, batch: dict[Digest, bytes], pin: str, ttl_s: float) -> None:
-        for digest, data in batch.items():
-            checks.chunk(digest, data)
+        rows = await self.pack(batch)
         while True:
             now = self._clock()
-            large = await self._log.write(lambda connection: _begin(connection, batch, pin, now, now + ttl_s))  # noqa: B023
+            large = await self._log.write(lambda connection: _begin(connection, rows, pin, now, now + ttl_s))  # noqa: B023
             if not large:
                 return
             await self._bulk.write(lambda connection: _store(connection, large))  # noqa: B023
             if await self._log.write(lambda connection: _appear(connection, large, pin, now)):  # noqa: B023
                 return
+
+    async def pack(self, blobs: Mapping[Digest, bytes]) -> list[Packed]:
+        """Checked against their digests and compressed; much of it on the thread of the bulk, so that no commit waits. Raises UsageError."""
+        if sum(map(len, blobs.values())) <= SMALL_CHUNK_BYTES:
+            return _pack(blobs)
+        return await self._bulk.read(lambda connection: _pack(blobs))
 
     async def get(self, digests: Iterable[Digest]) -> dict[Digest, bytes]:
         found: dict[Digest, bytes] = {}
@@ -102,11 +115,12 @@ class SqliteBlobs:
         return found
 
     async def _get(self, digests: list[Digest]) -> dict[Digest, bytes]:
-        rows = await self._log.read(lambda connection: _fetch(connection, digests))
-        found = _decode({digest: row for digest, row in rows.items() if row[1] is not None})
-        if large := [digest for digest, row in rows.items() if row[1] is None]:
-            found |= _decode(await self._bulk.read(lambda connection: _fetch(connection, large)))
-        if damaged := rows.keys() - found.keys():
+        found, large, damaged = await self._log.read(lambda connection: _fetch_small(connection, digests))
+        for start in range(0, len(large), BATCH_LARGE):
+            part = large[start : start + BATCH_LARGE]
+            found |= await self._bulk.read(lambda connection: _fetch_large(connection, part))  # noqa: B023
+        damaged |= set(large) - found.keys()
+        if damaged:
             await self._log.write(lambda connection: _disown(connection, damaged))
         return found
 
@@ -137,40 +151,61 @@ def _present(connection: apsw.Connection, digests: Iterable[Digest]) -> set[Dige
     return {d for d in digests if connection.execute("SELECT 1 FROM chunk WHERE digest = ?", (bytes.fromhex(d),)).fetchone()}
 
 
-def _begin(connection: apsw.Connection, batch: dict[Digest, bytes], pin: str, now: float, until: float) -> dict[Digest, bytes]:
+def _begin(connection: apsw.Connection, rows: list[Packed], pin: str, now: float, until: float) -> list[Packed]:
     """Pins everything and stores the small ones; what is large and has no presence row yet."""
     connection.executemany(
         "INSERT INTO pin (name, digest, until) VALUES (?,?,?) ON CONFLICT (name, digest) DO UPDATE SET until = excluded.until",
-        [(pin, bytes.fromhex(digest), until) for digest in batch],
+        [(pin, row.digest, until) for row in rows],
     )
-    present = _present(connection, batch)
-    absent = {digest: data for digest, data in batch.items() if digest not in present}
-    ride(connection, pack((d, data) for d, data in absent.items() if len(data) <= SMALL_CHUNK_BYTES), now)
-    return {digest: data for digest, data in absent.items() if len(data) > SMALL_CHUNK_BYTES}
+    absent = [row for row in rows if not connection.execute("SELECT 1 FROM chunk WHERE digest = ?", (row.digest,)).fetchone()]
+    ride(connection, [row for row in absent if row.size_bytes <= SMALL_CHUNK_BYTES], now)
+    return [row for row in absent if row.size_bytes > SMALL_CHUNK_BYTES]
 
 
-def _appear(connection: apsw.Connection, stored: dict[Digest, bytes], pin: str, at: float) -> bool:
+def _appear(connection: apsw.Connection, stored: list[Packed], pin: str, at: float) -> bool:
     """False if a pin is gone: it expired, a sweep may have taken the bytes, and they must be stored again."""
     held = {digest for (digest,) in connection.execute("SELECT digest FROM pin WHERE name = ?", (pin,))}
-    rows = [(bytes.fromhex(digest), len(data), at) for digest, data in stored.items()]
-    if any(digest not in held for digest, _, _ in rows):
+    if any(row.digest not in held for row in stored):
         return False
     connection.executemany(
-        "INSERT INTO chunk (digest, size, stored_at, codec, data) VALUES (?,?,?,0,NULL) ON CONFLICT (digest) DO NOTHING", rows
+        "INSERT INTO chunk (digest, size, stored_at, codec, data) VALUES (?,?,?,0,NULL) ON CONFLICT (digest) DO NOTHING",
+        [(row.digest, row.size_bytes, at) for row in stored],
     )
     return True
 
 
-def _store(connection: apsw.Connection, chunks: dict[Digest, bytes]) -> None:
+def _store(connection: apsw.Connection, rows: list[Packed]) -> None:
     """Bytes that are there already are written again: without a presence row they may be damaged."""
-    for digest, data in chunks.items():
-        connection.execute("REPLACE INTO chunk (digest, codec, data) VALUES (?,?,?)", (bytes.fromhex(digest), *_encode(data)))
+    connection.executemany(
+        "REPLACE INTO chunk (digest, codec, data) VALUES (?,?,?)", [(row.digest, row.codec, row.data) for row in rows]
+    )
 
 
-def _fetch(connection: apsw.Connection, digests: list[Digest]) -> dict[Digest, tuple[int, bytes | None]]:
-    """Codec and bytes of those that are there; of a large one `log.db` has no bytes."""
-    rows = {d: connection.execute("SELECT codec, data FROM chunk WHERE digest = ?", (bytes.fromhex(d),)).get for d in digests}
-    return {digest: row for digest, row in rows.items() if row is not None}
+def _fetch_small(connection: apsw.Connection, digests: list[Digest]) -> tuple[dict[Digest, bytes], list[Digest], set[Digest]]:
+    """What lies in the log itself, what lies in the other file, and what is damaged."""
+    found: dict[Digest, bytes] = {}
+    large: list[Digest] = []
+    damaged: set[Digest] = set()
+    for digest in digests:
+        row = connection.execute("SELECT codec, data FROM chunk WHERE digest = ?", (bytes.fromhex(digest),)).fetchone()
+        if row is None:
+            continue
+        if row[1] is None:
+            large.append(digest)
+        elif (raw := _unpack(digest, *row)) is not None:
+            found[digest] = raw
+        else:
+            damaged.add(digest)
+    return found, large, damaged
+
+
+def _fetch_large(connection: apsw.Connection, digests: list[Digest]) -> dict[Digest, bytes]:
+    found: dict[Digest, bytes] = {}
+    for digest in digests:
+        row = connection.execute("SELECT codec, data FROM chunk WHERE digest = ?", (bytes.fromhex(digest),)).fetchone()
+        if row is not None and (raw := _unpack(digest, *row)) is not None:
+            found[digest] = raw
+    return found
 
 
 def _disown(connection: apsw.Connection, damaged: Set[Digest]) -> None:
@@ -178,19 +213,20 @@ def _disown(connection: apsw.Connection, damaged: Set[Digest]) -> None:
     connection.executemany("DELETE FROM chunk WHERE digest = ?", [(bytes.fromhex(digest),) for digest in damaged])
 
 
-def _encode(data: bytes) -> tuple[int, bytes]:
-    if len(data) < 256:
-        return _RAW, data
-    packed = zstd.compress(data, 1)
-    return (_ZSTD, packed) if len(packed) < len(data) * 0.9 else (_RAW, data)
+def _pack(blobs: Mapping[Digest, bytes]) -> list[Packed]:
+    rows = []
+    for digest, data in blobs.items():
+        checks.chunk(digest, data)
+        packed = zstd.compress(data, 1) if len(data) >= WORTH_BYTES else data
+        helps = len(packed) < len(data) * 0.9
+        rows.append(Packed(bytes.fromhex(digest), len(data), _ZSTD if helps else _RAW, packed if helps else data))
+    return rows
 
 
-def _decode(rows: Mapping[Digest, tuple[int, bytes | None]]) -> dict[Digest, bytes]:
-    """Without those whose bytes are not what they were."""
-    found: dict[Digest, bytes] = {}
-    for digest, (codec, data) in rows.items():
-        with suppress(zstd.ZstdError):
-            raw = zstd.decompress(data or b"") if codec == _ZSTD else data or b""
-            if hashlib.sha256(raw).hexdigest() == digest:
-                found[digest] = raw
-    return found
+def _unpack(digest: Digest, codec: int, data: bytes) -> bytes | None:
+    """None where the bytes are not what they were."""
+    try:
+        raw = zstd.decompress(data) if codec == _ZSTD else data
+    except zstd.ZstdError:
+        return None
+    return raw if hashlib.sha256(raw).hexdigest() == digest else None

@@ -98,6 +98,7 @@ class MemoryStore:
     ) -> Committed:
         for digest, data in blobs.items():
             checks.small_chunk(digest, data)
+            checks.chunk(digest, data)
         it = self._session(grant.session)
         if id in it.commits:
             return it.commits[id]

@@ -102,7 +102,7 @@ class SqliteStore:
     ) -> Committed:
         for digest, data in blobs.items():
             checks.small_chunk(digest, data)
-        encoded, packed = records.encode(drafts), chunks.pack(blobs.items())
+        encoded, packed = records.encode(drafts), await self.blobs.pack(blobs)
 
         def work(connection: apsw.Connection) -> Committed:
             at = self._clock()
