@@ -1,4 +1,4 @@
-"""Perdure: a durable runtime for coding agents. `import perdure` stays cheap: names load when they are used."""
+"""Perdure: a durable runtime for coding agents. `import perdure` stays cheap: names load when they are used. docs/api.md says what they mean."""
 
 from __future__ import annotations
 
@@ -6,13 +6,64 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perdure.api import Answer, Budget, Session, open
+    from perdure.api import (
+        Answer,
+        Budget,
+        Event,
+        Notice,
+        Opened,
+        OutputShown,
+        Recorded,
+        Session,
+        TextShown,
+        Tool,
+        from_function,
+        open,
+    )
+    from perdure.record.errors import (
+        CorruptLogError,
+        NewerLogError,
+        PerdureError,
+        PermanentError,
+        RootRefusedError,
+        SessionBusyError,
+        StaleEpochError,
+        StoreFullError,
+        StoreLockedError,
+        UncertainCommitError,
+        UsageError,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["Answer", "Budget", "Session", "open"]
+__all__ = [
+    "Answer",
+    "Budget",
+    "CorruptLogError",
+    "Event",
+    "NewerLogError",
+    "Notice",
+    "Opened",
+    "OutputShown",
+    "PerdureError",
+    "PermanentError",
+    "Recorded",
+    "RootRefusedError",
+    "Session",
+    "SessionBusyError",
+    "StaleEpochError",
+    "StoreFullError",
+    "StoreLockedError",
+    "TextShown",
+    "Tool",
+    "UncertainCommitError",
+    "UsageError",
+    "from_function",
+    "open",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module("perdure.api"), name)
+        home = "perdure.record.errors" if name.endswith("Error") else "perdure.api"
+        return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module 'perdure' has no attribute '{name}'")
