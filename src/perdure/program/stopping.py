@@ -52,7 +52,8 @@ def _exhausted(state: State, submission: Submission, now: float) -> tuple[Scope,
     if submission.deadline is not None and now >= submission.deadline:
         return "turn", "deadline", submission.deadline
     thread = state.threads.get(submission.thread)
-    at_turn_end = thread is None or thread.turn is None or thread.turn.responded
+    turn = thread.turn if thread else None
+    at_turn_end = turn is None or (turn.responded and len(turn.results) == len(turn.calls))
     for scope, budget, spent in _scopes(state, submission):
         for limit, value in _reached(budget, spent, state.usage.failures, now, at_turn_end):
             return scope, limit, value
