@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
-from perdure.log.conformance import OWNER, SMALL, digest, header, note, notes
+from perdure.log.conformance import OWNER, SMALL, digest, header, note, notes, refused
 from perdure.log.faults import Disk
 from perdure.log.sqlite import SqliteStore
 from perdure.log.store import Grant
-from perdure.record.errors import PerdureError, StoreFullError, UncertainCommitError
+from perdure.record.errors import CorruptLogError, PerdureError, StoreFullError, UncertainCommitError
 
+GRANT = Grant("s", 1, OWNER)
 LARGE = bytes(range(256)) * 1024
 FAULTS = {
     "full at a write": ("write", apsw.SQLITE_FULL),
@@ -71,13 +73,12 @@ async def _life(home: Path, disk: Disk) -> list[PerdureError]:
     (store,) = opened
     try:
         errors += await until_done(lambda: _create(store))
-        grant = Grant("s", 1, OWNER)
         for n in range(4):
-            errors += await until_done(lambda: store.commit(grant, f"c{n}", [note(f"{n}")], blobs={digest(SMALL): SMALL}))  # noqa: B023
+            errors += await until_done(lambda: store.commit(GRANT, f"c{n}", [note(f"{n}")], blobs={digest(SMALL): SMALL}))  # noqa: B023
             committed = await store.find("s", f"c{n}")
             assert committed is not None
         errors += await until_done(lambda: store.blobs.put([(digest(LARGE), LARGE)], pin="big"))
-        errors += await until_done(lambda: store.commit(grant, "big", [note("big")], names={digest(LARGE)}))
+        errors += await until_done(lambda: store.commit(GRANT, "big", [note("big")], names={digest(LARGE)}))
     finally:
         await store.close()
     return errors
@@ -112,3 +113,78 @@ def test_one_failure_anywhere_costs_nothing(fault: str, tmp_path: Path, disk: Di
         at += 1
     assert at > 15
     assert met == ({StoreFullError} if code == apsw.SQLITE_FULL else {UncertainCommitError})
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_second_process_loses_nothing_either(fault: str, tmp_path: Path, disk: Disk, peer: Callable[[Path], Any]) -> None:
+    """It commits to a session of its own all the while, on the same failing disk's files."""
+    kind, code = FAULTS[fault]
+
+    async def run(home: Path, other: Any, at: int) -> bool:
+        async with await SqliteStore.open(home, vfs=disk.name) as store:
+            disk.fail = now = Fault(kind, code, at)
+            for n in range(3):
+                other.tell(f"commit other {at}.{n} {at}.{n}")
+                await until_done(lambda: store.commit(GRANT, f"{at}.{n}", [note(f"{at}.{n}")]))  # noqa: B023
+                assert (await asyncio.to_thread(other.heard)).isdigit()
+            disk.fail = None
+            return now.fired
+
+    async def prepare(home: Path) -> None:
+        async with await SqliteStore.open(home) as store:
+            for name in ("s", "other"):
+                await store.create(header(name))
+                await store.acquire(name, OWNER, expected=0)
+
+    asyncio.run(prepare(tmp_path))
+    other = peer(tmp_path)
+    at = 1
+    while asyncio.run(run(tmp_path, other, at)):
+        at += 1
+    assert at > 2
+    expected = ",".join(f"{k}.{n}" for k in range(1, at + 1) for n in range(3))
+    assert other.ask("notes s") == expected
+    assert other.ask("notes other") == expected
+
+
+def test_while_the_disk_is_full_everything_can_be_read_and_nothing_is_half_stored(tmp_path: Path, disk: Disk) -> None:
+    async def run() -> None:
+        async with await SqliteStore.open(tmp_path, vfs=disk.name) as store:
+            await _create(store)
+            await store.commit(GRANT, "before", [note("before")])
+            disk.fail = full
+            for n in range(3):
+                await refused(StoreFullError, store.commit(GRANT, "c", [note("x" * 10_000 * n)], blobs={digest(SMALL): SMALL}))
+                await refused(StoreFullError, store.blobs.put([(digest(LARGE), LARGE)], pin="p"))
+                assert await notes(store) == ["before"]
+                assert await store.find("s", "c") is None
+                assert await store.blobs.has([digest(SMALL), digest(LARGE)]) == set()
+            disk.fail = None
+            await store.commit(GRANT, "c", [note("after")])
+            assert await notes(store) == ["before", "after"]
+
+    asyncio.run(run())
+
+
+def full(kind: str, file: str) -> None:
+    if kind == "write":
+        raise apsw.exception_for(apsw.SQLITE_FULL)
+
+
+def test_a_disk_that_fails_for_good_is_named(tmp_path: Path, disk: Disk) -> None:
+    async def run() -> None:
+        async with await SqliteStore.open(tmp_path, vfs=disk.name) as store:
+            await _create(store)
+            await store.commit(GRANT, "before", [note("before")])
+            disk.fail = broken
+            await refused(UncertainCommitError, store.commit(GRANT, "c", [note("c")]))
+            error = await refused(CorruptLogError, store.find("s", "c"))
+            assert "check the disk" in str(error)
+            disk.fail = None
+            assert (await notes(store))[0] == "before"
+
+    asyncio.run(run())
+
+
+def broken(kind: str, file: str) -> None:
+    raise apsw.exception_for(apsw.SQLITE_IOERR_FSYNC if kind == "sync" else apsw.SQLITE_IOERR_WRITE)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,20 +98,25 @@ def test_every_process_is_kept_out_until_then(tmp_path: Path, disk: Disk, peer: 
     asyncio.run(run())
 
 
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs /proc/locks")
 def test_nothing_is_rewritten_under_somebody_elses_feet(
     tmp_path: Path, disk: Disk, peer: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A stopped process can't leave. One that only idles does."""
     monkeypatch.setattr(quarantine, "ALONE_S", 0.2)
 
     async def run() -> None:
         store = await a_commit_that_fails(tmp_path, disk)
         await store.find("s", "certain")
         other = peer(tmp_path)
+        os.kill(other.pid, signal.SIGSTOP)
         assert isinstance(disk.fail, NextSync)
         disk.fail.armed = True
         await refused(UncertainCommitError, store.commit(GRANT, "again", [note("again")]))
-        await refused(StoreLockedError, store.find("s", "again"))
-        other.end()
+        error = await refused(StoreLockedError, store.find("s", "again"))
+        assert f"process {other.pid} (" in str(error)
+        os.kill(other.pid, signal.SIGCONT)
+        monkeypatch.setattr(quarantine, "ALONE_S", 30.0)
         await store.find("s", "again")
         await store.close()
 

@@ -35,6 +35,9 @@ Work = Callable[[apsw.Connection], T]
 POLL_S = 0.025
 """How late another process's commit may be noticed."""
 
+LEAVE_S = 0.5
+"""How long an idle process may keep a file that has to be rewritten."""
+
 BUSY_S = 2.0
 """After so long the lock's holder is looked for; after five times that the request is given up."""
 
@@ -68,7 +71,7 @@ class Database:
         self._mark: Mark = 1
         self._changed = asyncio.Event()
         self._looked_at = float("-inf")
-        self._worker = Worker(f"perdure {path.name}", self._checkpoint)
+        self._worker = Worker(f"perdure {path.name}", self._between, idle_s=None if gate is None else LEAVE_S)
 
     # ---- what the event loop calls -----------------------------------------------------------------------------------------
 
@@ -147,11 +150,16 @@ class Database:
             self._data_version = version
             self._mark += 1
 
-    def _checkpoint(self) -> None:
-        if self._connection is None or self._wal_pages < self._pragmas.checkpoint_pages:
-            return
+    def _between(self) -> None:
+        """Leave a file that waits to be rewritten, though nothing was asked of us; or see to the WAL."""
+        if self._gate is not None and self._gate.raised():
+            self._close()
+        elif self._connection is not None and self._wal_pages >= self._pragmas.checkpoint_pages:
+            self._checkpoint(self._connection)
+
+    def _checkpoint(self, connection: apsw.Connection) -> None:
         try:
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             if self._wal_pages * self._pragmas.page_bytes > WAL_LIMIT_BYTES:
                 end_stopped_holder(self._shm, READERS)
         except apsw.Error:

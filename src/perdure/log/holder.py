@@ -37,7 +37,9 @@ class Patience:
         """Returns if trying again makes sense: the holder was ended, or time is left."""
         late = time.monotonic() >= self._until
         if not end_stopped_holder(self._shm, WRITER) and late:
-            raise StoreLockedError(f"{self._shm.with_suffix('.db')} is locked by {named(self._shm)}; it is waited for") from error
+            raise StoreLockedError(
+                f"{self._shm.with_suffix('.db')} is locked by {named(holders(self._shm, WRITER))}; it is waited for"
+            ) from error
 
 
 def end_stopped_holder(shm: Path, locks: frozenset[int]) -> bool:
@@ -61,23 +63,20 @@ def end_stopped_holder(shm: Path, locks: frozenset[int]) -> bool:
     return False
 
 
-def holders(shm: Path, locks: frozenset[int]) -> list[int]:
-    """Other processes that hold one of these bytes of the file for writing or reading."""
+def holders(path: Path, locks: frozenset[int], kind: str = "POSIX") -> list[int]:
+    """Other processes that hold one of these bytes of the file for writing or reading; an flock(2) holds every byte."""
     try:
-        status, table = shm.stat(), Path("/proc/locks").read_text()
+        status, table = path.stat(), Path("/proc/locks").read_text()
     except FileNotFoundError:
         return []
-    pids = [
-        pid
-        for pid, file, taken in map(_parse, table.splitlines())
-        if file == _name(status) and any(byte in taken for byte in locks)
-    ]
+    lines = (line for line in table.splitlines() if f" {kind} " in line)
+    pids = [pid for pid, file, taken in map(_parse, lines) if file == _name(status) and any(byte in taken for byte in locks)]
     return [pid for pid in dict.fromkeys(pids) if pid > 0 and pid != os.getpid()]
 
 
-def named(shm: Path) -> str:
+def named(pids: list[int]) -> str:
     """For people: `process 123 (python -m …, stopped)`."""
-    found = [f"process {pid} ({_command(pid)}, {'stopped' if _state(pid) == 'T' else 'running'})" for pid in holders(shm, WRITER)]
+    found = [f"process {pid} ({_command(pid)}, {'stopped' if _state(pid) == 'T' else 'running'})" for pid in pids]
     return " and ".join(found) or "another process, which can't be named from here"
 
 
@@ -110,7 +109,7 @@ def _command(pid: int) -> str:
 def _parse(line: str) -> tuple[int, tuple[int, int, int], range]:
     """pid, file and bytes of a line such as `1: POSIX  ADVISORY  WRITE 123 fe:00:77 120 120`; proc_locks(5). Waiters (`->`) hold nothing."""
     fields = line.split()
-    if "->" in fields or fields[1] != "POSIX":
+    if "->" in fields:
         return 0, (0, 0, 0), range(0)
     pid, file, first, last = fields[4:8]
     major, minor, inode = file.split(":")

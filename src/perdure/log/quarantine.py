@@ -25,10 +25,11 @@ from pathlib import Path
 import apsw
 
 from perdure.log.connection import PRIVATE, private_uri
+from perdure.log.holder import holders, named
 from perdure.record.errors import CorruptLogError, StoreFullError, StoreLockedError
 
 ALONE_S = 10.0
-"""How long the repairer waits for the others, who leave at their next request or look."""
+"""How long the repairer waits for the others, who look for the flag at every request and while they are idle."""
 
 PAGES = 1024
 _LOOK_S = 0.05
@@ -42,6 +43,7 @@ class Quarantine:
         self._flag = path.with_name("quarantine")
         self._repaired = path.with_name(path.name + ".repaired")
         self._copy = path.with_name(path.name + ".copy")
+        self._home_lock = path.with_name("home.lock")
         self._lock: int | None = None
 
     def raised(self) -> bool:
@@ -63,14 +65,14 @@ class Quarantine:
 
     def enter(self) -> None:
         """Returns with the shared lock, the file fit to be opened. Raises StoreLockedError, StoreFullError, CorruptLogError."""
-        lock = os.open(self._path.with_name("home.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(self._home_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             until = time.monotonic() + ALONE_S
             while not self._entered(lock):
                 if time.monotonic() >= until:
                     raise StoreLockedError(
-                        f"a commit could not be synced, and the log has to be rewritten before it is used again ({self._flag}); "
-                        "other processes still have it open: end them, or let them make any request"
+                        f"a commit could not be synced, and {self._path} has to be rewritten before it is used again; "
+                        f"{named(holders(self._home_lock, frozenset({0}), 'FLOCK'))} still has it open: end it"
                     )
                 time.sleep(_LOOK_S)
         except BaseException:

@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,11 +19,12 @@ _Settle = Callable[[Any, BaseException | None], None]
 
 
 class Worker:
-    """`after` runs on the thread whenever a job's outcome has been handed over: work that nobody should wait for."""
+    """`between` runs on the thread when a job's outcome has been handed over, and every `idle_s` while there is none: work that nobody waits for."""
 
-    def __init__(self, name: str, after: Callable[[], None]) -> None:
+    def __init__(self, name: str, between: Callable[[], None], idle_s: float | None = None) -> None:
         self._queue: SimpleQueue[tuple[Callable[[], Any], _Settle] | None] = SimpleQueue()
-        self._after = after
+        self._between = between
+        self._idle_s = idle_s
         self._closed = False
         # A daemon: an interpreter that ends in the middle of a transaction is a crash like any other.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -71,15 +72,25 @@ class Worker:
         self._queue.put((job, settle))
 
     def _serve(self) -> None:
-        while (item := self._queue.get()) is not None:
-            job, settle = item
+        while True:
             try:
-                result, error = job(), None
-            except BaseException as raised:
-                result, error = None, raised
-            settle(result, error)
-            del item, job, settle, result, error  # a waiting thread must not keep the last job's data alive
-            self._after()
+                item = self._queue.get(timeout=self._idle_s)
+            except Empty:
+                self._between()
+                continue
+            if item is None:
+                return
+            _run(*item)
+            del item  # a waiting thread must not keep the last job's data alive
+            self._between()
+
+
+def _run(job: Callable[[], Any], settle: _Settle) -> None:
+    try:
+        result, error = job(), None
+    except BaseException as raised:
+        result, error = None, raised
+    settle(result, error)
 
 
 def _resolve(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
