@@ -34,6 +34,9 @@ from perdure.record.records import Draft
 from perdure.spaced.steps import step
 from perdure.state.state import State
 
+MAX_LOSSES = 3
+"""A Space that fails so often without one whole recovery between is waited for, not asked again and again."""
+
 
 class Going(Struct, frozen=True):
     """There is more to do at once."""
@@ -84,6 +87,7 @@ class Driver:
         self._rounds = Rounds(self._journal, self._site, tools, place, emit=emit)
         self._asking = Asking(self._journal, live, tools, models, system=self._system, emit=emit)
         self._recovered = False
+        self._losses = 0
 
     @property
     def state(self) -> State:
@@ -153,16 +157,20 @@ class Driver:
         await self._instruct()
         await self._journal.flush()
         self._recovered = True
+        self._losses = 0
 
     async def _lost(self, error: SpaceGoneError) -> Progress:
         """The Space went away under this driver: it takes the same way as after a crash."""
         self._recovered = False
+        self._losses += 1
         space = self._journal.view.workspace.space
         if space is not None and self._journal.view.workspace.lost is None and self._site.is_open:
             dead_at_ns = getattr(error, "dead_at_ns", None)
             self._journal.fact(Draft(r.SpaceLost(space.incarnation, space.instance, str(error), dead_at_ns)))
             await self._journal.flush()
         await self._site.close()
+        if self._losses >= MAX_LOSSES:
+            return await self._release("space_unavailable", f"{error}; mend that, then `perdure resume`")
         self._emit(Notice(f"{error}; recovering"))
         return Going()
 
