@@ -21,7 +21,6 @@ from perdure.record.errors import PerdureError
 from perdure.spaced import steps
 
 INTERRUPTED = 130
-BROKEN_PIPE = 141
 
 COMMANDS = {
     "run": Lazy("perdure.cli.run:run", "Give a session something to do, and drive it until that is done."),
@@ -37,7 +36,7 @@ COMMANDS = {
     "verify": Lazy("perdure.cli.verifying:verify", "Check that the directory is what the log says."),
     "salvage": Lazy("perdure.cli.salvage:salvage", "List, show and bring back what recovery took away."),
     "doctor": Lazy("perdure.cli.doctor:doctor", "Look at what Perdure stands on, on this machine."),
-    "demo": Lazy("perdure.cli.demo:demo", "See an agent go on while it is killed three times."),
+    "demo": Lazy("perdure.cli.demo:demo", "See an agent mend a small project while it is killed three times."),
 }
 
 
@@ -95,7 +94,7 @@ def _told(error: BaseException) -> int:
         case BrokenPipeError():
             # Whoever read our output has gone; the interpreter must not try to flush into the pipe again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return BROKEN_PIPE
+            return 1
         case _:
             _say(f"this should not have happened: {type(error).__name__}: {error}\nthe details are in {_crash_file(error)}")
             return 1
@@ -113,12 +112,13 @@ def _crash_file(error: BaseException) -> Path:
 
     name = f"crash-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.txt"
     text = f"perdure {perdure.__version__}\n{' '.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}"
-    for folder in (home_path(), Path(tempfile.gettempdir())):
+    for path in (home_path() / name, Path(tempfile.gettempdir()) / name):
         try:
-            (folder / name).write_text(text, errors="backslashreplace")
+            path.touch(mode=0o600, exist_ok=False)
+            path.write_text(text, errors="backslashreplace")
         except OSError:
             continue
-        return folder / name
+        return path
     sys.stderr.write(text)
     return Path("the lines above")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Protocol
 
 from perdure.history.line import Line, Style
 
@@ -37,10 +37,20 @@ _COLOURS: Mapping[Style, str] = {
 }
 
 
+class Out(Protocol):
+    """What lines go to."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool: ...
+
+
 class Paint:
     """For one stream. Colours only on a terminal, and not against NO_COLOR (https://no-color.org) or TERM=dumb."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Out) -> None:
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         self._coloured = stream.isatty() and not plain
 

@@ -10,7 +10,7 @@ import click
 from perdure.api import Opened, Session
 from perdure.cli import driving
 from perdure.cli.opening import named, opened, session_argument
-from perdure.cli.screen import Plain
+from perdure.cli.screen import Careful, Plain
 from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.signals import attended
 from perdure.cli.status import NEEDS_DRIVER, status_of
@@ -83,11 +83,11 @@ async def _ended(session: Session, released: Released, after: int) -> int:
 
 async def _all(watch: bool) -> int:
     async with opened() as home:
-        driven: list[str] = []
+        out, driven = Careful(sys.stdout), list[str]()
 
         def emit(session: str) -> Emit:
             driven.append(session)
-            return Plain(sys.stdout, prefix=f"[{session}] ")
+            return Plain(out, prefix=f"[{session}] ")
 
         await attended(home.watch(emit=emit, once=not watch))
         return await _report(home, driven)

@@ -15,7 +15,7 @@ import msgspec
 from perdure.api import Answer, Opened, Session
 from perdure.cli import driving
 from perdure.cli.opening import opened
-from perdure.cli.screen import Quiet
+from perdure.cli.screen import Careful, Quiet
 from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.telling import Records, json_line
 from perdure.engine.home import DEFAULT_BUDGET
@@ -77,13 +77,14 @@ async def _run(prompt: str, *, request_id: str | None, take: bool, as_json: bool
     async with opened() as home:
         session = await _session(home, **options)
         print(json_line({"session": session.id}) if as_json else session.id, flush=True)
-        before = (await session.row()).last_seq
+        row = await session.row()
+        before = row.last_seq if row.inbox_seq else 0  # a new session is shown from its beginning
         submission = await session.submit(prompt, request_id=request_id)
         after = 0 if request_id else before  # it may have been submitted long ago
         screen = Quiet() if as_json else fitting_screen()
         work = driving.settle(session, submission, after, screen, take=take)
         if as_json:
-            work = _recorded(Records(session, sys.stdout, before if options["session"] else 0), work)
+            work = _recorded(Records(session, Careful(sys.stdout), before), work)
         answer = await driving.shown(session, work, screen)
         if as_json:
             print(json_line({"settled": {"session": session.id, **msgspec.to_builtins(answer)}}), flush=True)

@@ -8,18 +8,45 @@ A screen is an Emit of the driver. It must never hold the driver up for long, so
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 import time
 from typing import Protocol, TextIO
 
-from perdure.cli.paint import Paint
+from perdure.cli.paint import Out, Paint
 from perdure.cli.telling import Teller
 from perdure.drive.events import Event, Notice, OutputShown, Recorded, TextShown
 from perdure.history.line import Line, duration, plain, shorten
 from perdure.history.transcript import described
 from perdure.record import records as r
 from perdure.record.records import Stored
+
+
+class Careful:
+    """A stream that nobody may read any more: what is driven goes on all the same, unseen."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: TextIO | None = stream
+        self._tty = stream.isatty()
+
+    def isatty(self) -> bool:
+        return self._tty
+
+    def flush(self) -> None:
+        pass
+
+    def write(self, text: str) -> int:
+        try:
+            if self._stream is not None:
+                self._stream.write(text)
+                self._stream.flush()  # progress is of no use later
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            self._stream = None
+        return len(text)
+
 
 _CLEAR = "\r\x1b[2K"
 
@@ -38,7 +65,8 @@ class Screen(Protocol):
 
 def screen() -> Screen:
     """The one that fits this process's stdout."""
-    return Terminal(sys.stdout) if sys.stdout.isatty() else Plain(sys.stdout)
+    out = Careful(sys.stdout)
+    return Terminal(out) if out.isatty() else Plain(out)
 
 
 class Quiet:
@@ -58,7 +86,7 @@ class Quiet:
 class Plain(Quiet):
     """`prefix` stands before each line where several sessions share the stream. Notices go to stderr."""
 
-    def __init__(self, out: TextIO, prefix: str = "") -> None:
+    def __init__(self, out: Out, prefix: str = "") -> None:
         self._out, self._prefix = out, prefix
         self._paint = Paint(out)
         self._teller = Teller()
@@ -67,13 +95,13 @@ class Plain(Quiet):
         match event:
             case Recorded(stored):
                 for line in self._teller.tell(stored):
-                    print(f"{self._prefix}{self._paint.line(line)}", file=self._out, flush=True)
+                    self._out.write(f"{self._prefix}{self._paint.line(line)}\n")
             case _:
                 super().__call__(event)
 
 
 class Terminal:
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: Out) -> None:
         self._out = out
         self._paint = Paint(out)
         self._teller = Teller()
@@ -128,14 +156,12 @@ class Terminal:
         self._erase()
         shown = plain(text)
         self._out.write(self._paint.text("output", shown) if dim else shown)
-        self._out.flush()
         self._streamed = self._streamed or not dim
         self._mid_line = not shown.endswith("\n")
 
     def _line(self, line: Line) -> None:
         self._break()
         self._out.write(f"{self._paint.line(line)}\n")
-        self._out.flush()
 
     def _note_output(self, data: bytes) -> None:
         lines = data.decode(errors="replace").splitlines()
@@ -158,7 +184,6 @@ class Terminal:
         )
         self._status = shorten(said, shutil.get_terminal_size().columns - 3)
         self._out.write(self._paint.text("session", f"… {self._status}"))
-        self._out.flush()
 
     def _erase(self) -> None:
         if self._status:
@@ -171,4 +196,3 @@ class Terminal:
         if self._mid_line:
             self._out.write("\n")
             self._mid_line = False
-        self._out.flush()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
 from perdure.api import Session
+from perdure.cli.paint import Out
 from perdure.history.line import Line
 from perdure.history.transcript import transcript
 from perdure.record import records as r
@@ -53,7 +54,7 @@ class Teller:
 class Records:
     """A session's records as JSON lines on `out`, from behind `after` on."""
 
-    def __init__(self, session: Session, out: TextIO, after: Seq = 0) -> None:
+    def __init__(self, session: Session, out: Out, after: Seq = 0) -> None:
         self._session, self._out, self._after, self._read = session, out, after, 0
         self._teller = JsonTeller()
 

@@ -56,9 +56,10 @@ class _Scanned(Struct, frozen=True):
 @session_argument
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: image, log_image, equal, and the paths that differ.")
 def verify(session: str | None, directory: str | None, as_json: bool) -> int:
-    """Check that the directory is what the log says: every byte of it.
+    """Check that the directory is what the log says.
 
-    Exit code 1 if it is not. While a call runs, or after somebody edited files, it is not; the session finds that out by itself before its next call.
+    Every byte is looked at; exit code 1 if it is not. While a call runs, or after somebody edited files, it is not; the session finds that out by itself
+    before its next call.
     """
     return asyncio.run(_verify(session, directory, as_json))
 

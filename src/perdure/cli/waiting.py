@@ -25,9 +25,9 @@ LOOK_S = 1.0
     "--timeout", "timeout_s", type=click.FloatRange(0), metavar="S", help="Give up after so many seconds, with exit code 1."
 )
 def wait(session: str | None, directory: str | None, timeout_s: float | None) -> int:
-    """Wait until a session has settled, whoever drives it, and print its newest answer.
+    """Wait until a session has settled, whoever drives it.
 
-    A session that waits for an answer of yours ends this too, with exit code 1. One without a driver is waited for: `perdure resume --watch`
+    Its newest answer is printed. A session that waits for an answer of yours ends this too, with exit code 1. One without a driver is waited for: `perdure resume --watch`
     may take it over.
     """
     return asyncio.run(_wait(session, directory, timeout_s))
