@@ -99,18 +99,23 @@ class Stage:
 
 
 @asynccontextmanager
-async def home_at(path: Path, *, idle_s: float = IDLE_S) -> AsyncIterator[perdure.Opened]:
-    async with perdure.open(path) as opened:
-        opened.home.spaces = Hosting(path, os.environ, idle_s=idle_s)
-        yield opened
+async def home_at(path: Path, *, clock: Callable[[], float] = time.time, idle_s: float = IDLE_S) -> AsyncIterator[perdure.Opened]:
+    home = await Home.open(path, clock=clock)
+    home.spaces = Hosting(path, os.environ, idle_s=idle_s)
+    try:
+        yield perdure.Opened(home)
+    finally:
+        await home.close()
 
 
 @asynccontextmanager
-async def stage(tmp_path: Path, *turns: dict[str, Any] | str, name: str = "s", **options: Any) -> AsyncIterator[Stage]:
+async def stage(
+    tmp_path: Path, *turns: dict[str, Any] | str, name: str = "s", clock: Callable[[], float] = time.time, **options: Any
+) -> AsyncIterator[Stage]:
     """A new session whose model plays these turns, or the one that an earlier stage of this name left."""
     root = tmp_path / f"root-{name}"
     root.mkdir(exist_ok=True)
-    async with home_at(tmp_path / "home") as opened:
+    async with home_at(tmp_path / "home", clock=clock) as opened:
         if turns:
             options.setdefault("model", write_script(tmp_path / f"{name}.json", *turns))
             session = await opened.session(name, directory=root, **options)

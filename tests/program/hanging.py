@@ -47,7 +47,7 @@ def die() -> str:
 
 def where() -> dict[str, str | None]:
     """The directory, the call's key and a secret."""
-    return {"cwd": os.getcwd(), "key": os.environ.get("PERDURE_CALL_KEY"), "secret": os.environ.get("OPENAI_API_KEY")}
+    return {"cwd": str(Path.cwd()), "key": os.environ.get("PERDURE_CALL_KEY"), "secret": os.environ.get("OPENAI_API_KEY")}
 
 
 def long(size_bytes: int) -> str:

@@ -99,17 +99,23 @@ class Asking:
         )
         writer = self._live.writer(self._journal.grant.session, thread.name, turn.n, turn.attempts)
         final: Final | None = None
-        async with model.stream(request, REQUEST_S) as stream:
-            async for piece in _ticking(stream, lambda: writer.due_in_s):
-                if piece is None:
-                    self._show(thread, turn, await writer.flush())
-                elif isinstance(piece, Final):
-                    final = piece
-                else:
-                    self._show(thread, turn, await writer.add(piece.text, piece.channel))
-        self._show(thread, turn, await writer.flush())
-        if final is None:
-            raise Retryable("the answer ended without an end")
+        try:
+            async with model.stream(request, REQUEST_S) as stream:
+                async for piece in _ticking(stream, lambda: writer.due_in_s):
+                    if piece is None:
+                        self._show(thread, turn, await writer.flush())
+                    elif isinstance(piece, Final):
+                        final = piece
+                    else:
+                        self._show(thread, turn, await writer.add(piece.text, piece.channel))
+            if final is None:
+                raise Retryable("the answer ended without an end")
+        except ModelError:
+            # What came before the failure was paid for, and can be continued.
+            self._show(thread, turn, await writer.flush())
+            raise
+        if writer.begun:
+            self._show(thread, turn, await writer.flush())
         return final
 
     def _show(self, thread: Thread, turn: Turn, pieces: list[Piece]) -> None:

@@ -102,6 +102,11 @@ class LiveWriter:
         """After how long `flush` should be called if no delta comes; None while nothing waits."""
         return max(0.0, self._due_at - self._clock()) if self._buffer else None
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything of the attempt was stored, and so shown."""
+        return self._n is not None
+
     async def add(self, text: str, channel: str = "text") -> list[Piece]:
         """What became stored by now, and may be shown: often nothing, sometimes what earlier calls brought."""
         if not self._buffer or self._buffer[-1][0] != channel:
