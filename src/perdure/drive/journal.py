@@ -73,6 +73,10 @@ class Journal:
         self._names |= digests
         self._blobs.update(blobs)
 
+    def riding(self, digests: Iterable[Digest]) -> dict[Digest, bytes]:
+        """Those of them whose bytes wait for the next commit."""
+        return {digest: self._blobs[digest] for digest in digests if digest in self._blobs}
+
     def _add(self, drafts: tuple[Draft, ...], *, fact: bool) -> None:
         for draft in drafts:
             self._pending.append(_Pending(draft, fact))

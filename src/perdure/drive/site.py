@@ -6,11 +6,13 @@ first. The Space keeps its own copy until `settle`.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterable, Mapping
 
 from perdure.drive.journal import Journal
 from perdure.drive.spaces import Opened, Spaces
+from perdure.history.compare import compare
 from perdure.log.store import SMALL_CHUNK_BYTES, Binding
 from perdure.record import records as r
 from perdure.record.parts import Digest, printable
@@ -20,6 +22,9 @@ from perdure.space.space import OpResult, Read, Space
 RIDING_BYTES = 1 << 20
 BATCH_BYTES = 8 << 20
 PIN_TTL_S = 3600.0
+CHANGED_SHOWN = 1000
+SOMEWHERE = (".",)
+"""What a Space says of changes against a base that it does not know."""
 
 
 class Site:
@@ -67,12 +72,16 @@ class Site:
         if known is not None and capture.image.same(known) and not capture.opaque_changed:
             return known
         await self.take(capture.chunks)
+        changed, count = capture.changed, capture.changed_count
+        if known is not None and changed == SOMEWHERE:
+            changed = await self._differing(known, capture.image)
+            count = len(changed)
         self._journal.fact(
             Draft(
                 r.WorkspaceChanged(
                     capture.image,
-                    tuple(map(printable, capture.changed)),
-                    capture.changed_count,
+                    tuple(map(printable, changed[:CHANGED_SHOWN])),
+                    count,
                     found_by,
                     call=call,
                     opaque=tuple(map(printable, capture.opaque)),
@@ -80,6 +89,16 @@ class Site:
             )
         )
         return capture.image
+
+    async def _differing(self, before: Image, after: Image) -> tuple[str, ...]:
+        """A supervisor that was killed has forgotten what the log's image holds, and can't say where the workspace differs; the images can."""
+
+        async def source(digests: Iterable[Digest]) -> Mapping[Digest, bytes]:
+            wanted = set(digests)
+            riding = self._journal.riding(wanted)
+            return {**riding, **await self.source(wanted - riding.keys())}
+
+        return tuple(os.fsdecode(found.path) for found in await compare(before.tree, after.tree, source))
 
     async def take(self, chunks: Mapping[Digest, int]) -> None:
         """Bring these from the Space into the store; the journal's pending records name them."""

@@ -3,12 +3,14 @@
 `step(name)` costs one comparison where nobody listens. With `PERDURE_STEPS=<role>:<n>:<action>:<file>` in the environment, a process of that role
 appends `<role> <n> <name>` to the file at each step, and at its n-th (from 1) does the action once: `kill` (SIGKILL; PID 1 of a
 namespace can't be killed from inside and leaves by `_exit`, which is as sudden), `stop` (SIGSTOP) or `trace` (nothing).
-The file `<file>.fired` marks that the action was taken, so that a successor process lives on.
+The file `<file>.fired` marks that the action was taken, so that a successor process lives on. PID 1 can't be stopped from inside either: it stays at
+the step until the file `<file>.go` is there, so that a test may stop it from outside meanwhile.
 """
 
 import itertools
 import os
 import signal
+import time
 from typing import Callable, Optional
 
 ENVIRONMENT = "PERDURE_STEPS"
@@ -47,7 +49,10 @@ def _fire(marker: str, action: str) -> None:
         os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         return
-    if action == "stop":
+    if action == "stop" and os.getpid() == 1:
+        while not os.path.exists(marker[: -len(".fired")] + ".go"):
+            time.sleep(0.001)
+    elif action == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif os.getpid() == 1:
         os._exit(137)
