@@ -40,14 +40,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     disk.unregister()
 
 
-async def a_commit_that_fails(home: Path, disk: Disk, *, killed: bool = False) -> SqliteStore:
-    """Leaves one certain commit, then an uncertain one; nothing has been asked of the store since.
-
-    With `killed` the WAL stays as it is, as if the process had been killed instead of closing the file.
-    """
+async def a_commit_that_fails(home: Path, disk: Disk) -> SqliteStore:
+    """Leaves one certain commit, then an uncertain one; nothing has been asked of the store since."""
     store = await SqliteStore.open(home, vfs=disk.name)
-    if killed:
-        await store._log.read(lambda connection: connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1))
     await store.create(header("s"))
     await store.acquire("s", OWNER, expected=0)
     await store.commit(GRANT, "certain", [note("certain")])
@@ -178,7 +173,7 @@ def test_no_power_cut_afterwards_takes_what_was_acknowledged_since(
     monkeypatch.setattr(Path, "unlink", lambda path, **how: (disk.record("delete", str(path)), unlink(path, **how)))
 
     async def run() -> None:
-        store = await a_commit_that_fails(tmp_path / "home", disk, killed=True)
+        store = await a_commit_that_fails(tmp_path / "home", disk)
         assert await store.find("s", "uncertain") is not None, "the next to open finds its frames in the page cache"
         disk.ack("uncertain")
         for n in range(3):
@@ -209,3 +204,31 @@ def _found_again(ops: list[Op], loss: Loss, home: Path) -> None:
         assert [text for text in found if text != "uncertain" or "uncertain" in acknowledged][: len(acknowledged)] == acknowledged
 
     asyncio.run(look())
+
+
+def test_a_failed_sync_of_a_checkpoint_counts_too(tmp_path: Path, disk: Disk) -> None:
+    """Everything committed is in the WAL, but the file itself can no longer be trusted."""
+
+    async def run() -> None:
+        async with await SqliteStore.open(tmp_path, vfs=disk.name) as store:
+            await store.create(header("s"))
+            await store.acquire("s", OWNER, expected=0)
+            inode = (tmp_path / "log.db").stat().st_ino
+            failed = 0
+
+            def fail(kind: str, file: str) -> None:
+                nonlocal failed
+                if kind == "sync" and file == "log.db" and not failed:
+                    failed = 1
+                    raise apsw.exception_for(apsw.SQLITE_IOERR_FSYNC)
+
+            disk.fail = fail
+            n = 0
+            while not failed:
+                await store.commit(GRANT, f"{n}", [note(f"{n} " + "x" * 4000)])
+                n += 1
+                assert n < 2000
+            assert len(await notes(store)) == n
+            assert (tmp_path / "log.db").stat().st_ino != inode
+
+    asyncio.run(run())

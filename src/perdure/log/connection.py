@@ -83,12 +83,12 @@ def _prepare(connection: apsw.Connection, wanted: Pragmas) -> None:
 def _forget_old_wal(connection: apsw.Connection, busy_s: float) -> None:
     """Write a dead process's WAL into the file, so that no commit of ours follows frames whose sync may have failed unnoticed.
 
-    Where others are at work there was no recovery and nothing to do: it is not waited for.
+    Where others are at work there was no recovery and nothing to do: it is not waited for. Without room it can wait.
     """
     connection.set_busy_timeout(0)
     try:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    except (apsw.BusyError, apsw.LockedError):
+    except (apsw.BusyError, apsw.LockedError, apsw.FullError):
         return
     finally:
         connection.set_busy_timeout(int(busy_s * 1000))

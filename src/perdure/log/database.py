@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -70,7 +71,7 @@ class Database:
         self._data_version = 0
         self._mark: Mark = 1
         self._changed = asyncio.Event()
-        self._looked_at = float("-inf")
+        self._looked_for = False
         self._worker = Worker(f"perdure {path.name}", self._between, idle_s=None if gate is None else LEAVE_S)
 
     # ---- what the event loop calls -----------------------------------------------------------------------------------------
@@ -95,22 +96,29 @@ class Database:
         return self._worker.call(lambda: self._guarded(work))
 
     async def wait(self, since: Mark, timeout_s: float) -> Mark:
-        """The mark as soon as it differs from `since`: at once for commits made here, within POLL_S for other processes'."""
+        """The mark as soon as it differs from `since`: at once for commits made here, within POLL_S for other processes'.
+
+        However many wait, one of them looks for the others; when it leaves it wakes them, and the next one looks.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while True:
-            self._changed.clear()
-            if loop.time() - self._looked_at >= POLL_S:
-                self._looked_at = loop.time()
-                await self.read(self._look)
-            left = deadline - loop.time()
-            if self._mark != since or left <= 0:
-                return self._mark
-            try:
-                async with asyncio.timeout(min(left, POLL_S)):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+        looks = False
+        try:
+            while True:
+                self._changed.clear()
+                if looks or not self._looked_for:
+                    looks = self._looked_for = True
+                    await self.read(self._look)
+                left = deadline - loop.time()
+                if self._mark != since or left <= 0:
+                    return self._mark
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, POLL_S) if looks else left):
+                        await self._changed.wait()
+        finally:
+            if looks:
+                self._looked_for = False
+                self._changed.set()
 
     async def close(self) -> None:
         await self._worker.close(self._close)
@@ -135,6 +143,8 @@ class Database:
             result = work(connection)
             at_commit = True
             connection.execute("COMMIT")
+        except apsw.BusyError:
+            raise
         except apsw.Error as error:
             raise self._writing_failed(connection, error, at_commit=at_commit) from error
         finally:
@@ -152,21 +162,24 @@ class Database:
 
     def _between(self) -> None:
         """Leave a file that waits to be rewritten, though nothing was asked of us; or see to the WAL."""
-        if self._gate is not None and self._gate.raised():
-            self._close()
-        elif self._connection is not None and self._wal_pages >= self._pragmas.checkpoint_pages:
-            self._checkpoint(self._connection)
-
-    def _checkpoint(self, connection: apsw.Connection) -> None:
-        try:
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            if self._wal_pages * self._pragmas.page_bytes > WAL_LIMIT_BYTES:
-                end_stopped_holder(self._shm, READERS)
-        except apsw.Error:
-            # The WAL still holds everything and the next commit comes here again; a disk that fails shows itself there.
+        if self._connection is None:
             return
-        finally:
-            self._wal_pages = 0
+        if self._quarantined():
+            self._close()
+        elif self._wal_pages >= self._pragmas.checkpoint_pages:
+            size_bytes, self._wal_pages = self._wal_pages * self._pragmas.page_bytes, 0
+            self._checkpoint(self._connection, apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if size_bytes > WAL_LIMIT_BYTES:
+                end_stopped_holder(self._shm, READERS)
+
+    def _checkpoint(self, connection: apsw.Connection, mode: int) -> None:
+        """Without room, or while others hold it, the WAL keeps everything and the next commit comes here again."""
+        try:
+            connection.wal_checkpoint(mode=mode)
+        except (apsw.FullError, apsw.BusyError, apsw.LockedError):
+            return
+        except apsw.IOError as error:
+            self._quarantine(error)
 
     # ---- failures ----------------------------------------------------------------------------------------------------------
 
@@ -174,21 +187,27 @@ class Database:
         no_room = isinstance(error, apsw.FullError) or (not at_commit and connection.system_errno == errno.ENOSPC)
         if no_room:
             return StoreFullError(f"no room for a commit in {self.path}; nothing of it was stored, make room and go on")
-        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            return self._corrupt(error)
-        if not at_commit and not isinstance(error, apsw.IOError):
-            raise error
+        if not at_commit:
+            return self._reading_failed(error)
         return self._uncertain(error)
 
     def _uncertain(self, error: apsw.Error) -> PerdureError:
         """Where the file has no gate its connection stays: SQLite has dropped the frames and writes the next ones over them."""
-        if self._gate is not None:
-            self._gate.raise_flag(str(error))
-            self._close()
+        self._quarantine(error)
         return UncertainCommitError(
             f"{self.path} could not be synced ({error}). Whether the commit is durable is known when the file was rewritten, "
             "which the next request does; then look its id up"
         )
+
+    def _quarantine(self, error: apsw.Error) -> None:
+        if self._gate is not None:
+            try:
+                self._gate.raise_flag(str(error))
+            finally:
+                self._close()
+
+    def _quarantined(self) -> bool:
+        return self._gate is not None and self._gate.raised()
 
     def _reading_failed(self, error: apsw.Error) -> PerdureError:
         kind = getattr(error, "extendedresult", 0)
@@ -208,7 +227,7 @@ class Database:
     # ---- opening -----------------------------------------------------------------------------------------------------------
 
     def _ready(self) -> apsw.Connection:
-        if self._connection is not None and self._gate is not None and self._gate.raised():
+        if self._connection is not None and self._quarantined():
             self._close()
         if self._connection is None:
             self._connection = self._open()
@@ -237,8 +256,13 @@ class Database:
         return apsw.SQLITE_OK
 
     def _close(self) -> None:
+        """The last one to leave empties the WAL, unless the file waits to be rewritten: then it stays as it is."""
         connection, self._connection = self._connection, None
         if connection is not None:
+            connection.set_busy_timeout(0)
+            if not self._quarantined():
+                self._checkpoint(connection, apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(self._quarantined()))
             shut(connection)
         if self._gate is not None:
             self._gate.leave()
