@@ -11,7 +11,7 @@ import pytest
 import perdure
 from perdure.record import records as r
 from perdure.record.records import Budget
-from tests.program import hanging
+from tests.program import functions
 from tests.stage import bash, call, play, stage, took_s, turn
 
 OVER_S = 3.0
@@ -130,7 +130,7 @@ def test_a_hung_model_does_not_outlive_the_deadline(tmp_path: Path) -> None:
 
 def test_a_hung_function_does_not_outlive_the_deadline_and_its_outcome_is_unknown(tmp_path: Path) -> None:
     async def story() -> None:
-        tools = [perdure.from_function(hanging.hang)]
+        tools = [perdure.from_function(functions.hang)]
         script = turn("", call("hang", mark=str(tmp_path / "begun")))
         async with stage(tmp_path, script, tools=tools, turn_budget=Budget(wall_s=1.5)) as s:
             answer, took = await took_s(s.run())

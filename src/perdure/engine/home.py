@@ -21,6 +21,7 @@ from perdure.program.builtin import BUILTIN
 from perdure.program.tools import Tool, ToolSet, load, names_of
 from perdure.record import records as r
 from perdure.record.errors import UsageError
+from perdure.record.parts import Digest
 from perdure.record.records import Budget, Draft, SessionCreated
 from perdure.state.state import State, fold
 
@@ -90,7 +91,7 @@ class Home:
             model = f"scripted:{Path(model.partition(':')[2]).expanduser().absolute()}"
         self.model(model, options)
         id = _checked(session) if session else _new_id()
-        tools = tuple(tools)
+        names, tools_digest = _remembered(tuple(tools))
         created = SessionCreated(
             log_id=uuid.uuid4().hex,
             agent="coding",
@@ -100,8 +101,8 @@ class Home:
             model_options=options,
             space=space,
             custody=custody,
-            tools=names_of(tools),
-            tools_digest=ToolSet(tools).digest,
+            tools=names,
+            tools_digest=tools_digest,
             turn_budget=turn_budget,
             session_budget=session_budget,
             instructions=instructions,
@@ -148,6 +149,16 @@ class Home:
         async for stored in self.store.read(session, state.seq):
             state = fold(state, stored)
         return state
+
+
+def _remembered(tools: tuple[Tool, ...]) -> tuple[tuple[str, ...], Digest]:
+    """Names by which every later driver finds these same tools again, and their digest."""
+    names, digest = names_of(tools), ToolSet(tools).digest
+    if load(names, BUILTIN).digest != digest:
+        raise UsageError(
+            "a session can only have built-in tools and importable functions: make a tool with perdure.from_function"
+        )
+    return names, digest
 
 
 def _new_id() -> str:

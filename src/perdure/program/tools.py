@@ -114,8 +114,12 @@ def from_function(
 
 
 def names_of(tools: Iterable[Tool]) -> tuple[str, ...]:
-    """How a session remembers its tools: built-in ones by name, functions as `module:name@class`."""
-    return tuple(tool.name if tool.function is None else f"{tool.function}@{tool.effect}" for tool in tools)
+    """How a session remembers its tools: built-in ones by name, functions as `module:name@class`, with their time if it is their own."""
+    return tuple(tool.name if tool.function is None else f"{tool.function}@{tool.effect}{_time_of(tool)}" for tool in tools)
+
+
+def _time_of(tool: Tool) -> str:
+    return "" if tool.timeout_s == DEFAULT_TIMEOUT_S else f";{tool.timeout_s:g}"
 
 
 def load(names: Iterable[str], builtin: Iterable[Tool]) -> ToolSet:
@@ -125,10 +129,11 @@ def load(names: Iterable[str], builtin: Iterable[Tool]) -> ToolSet:
 
 
 def _import(name: str) -> Tool:
-    target, _, effect = name.partition("@")
+    target, _, manner = name.partition("@")
+    effect, _, timeout_s = manner.partition(";")
     module, _, function = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"there is no tool '{name}': {error}; install the package that has it") from error
-    return from_function(found, effect=msgspec.convert(effect, EffectClass))
+    return from_function(found, effect=msgspec.convert(effect, EffectClass), timeout_s=float(timeout_s or DEFAULT_TIMEOUT_S))

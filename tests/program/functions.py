@@ -53,3 +53,23 @@ def where() -> dict[str, str | None]:
 def long(size_bytes: int) -> str:
     """So many bytes in lines of ten."""
     return "123456789\n" * (size_bytes // 10)
+
+
+def meet(folder: str, me: str, other: str, then_s: float = 0.0) -> str:
+    """Ends only when its twin has begun."""
+    (Path(folder) / me).touch()
+    while not (Path(folder) / other).exists():
+        time.sleep(0.01)
+    time.sleep(then_s)
+    return f"{me} met {other}"
+
+
+def make(name: str) -> str:
+    """Make a file in the working directory."""
+    Path(name).write_text("made\n")
+    return name
+
+
+def untyped(a, b: int = 1):  # type: ignore[no-untyped-def]
+    """No tool."""
+    return a, b
