@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+import perdure
 from perdure.cli import main as cli
 from perdure.log import filesystem
 from tests.cli.desk import Desk, turn
@@ -22,6 +24,10 @@ def nothing(desk: Desk) -> None:
 
 def a_file(desk: Desk) -> None:
     (desk.project / "file").touch()
+
+
+def odd_directory(desk: Desk) -> None:
+    (desk.project / "odd\udcff").mkdir()
 
 
 def broken_script(content: str) -> Callable[[Desk], None]:
@@ -40,13 +46,21 @@ def home_is_a_file(desk: Desk) -> None:
     desk.home.touch()
 
 
+def made(desk: Desk, *names: str) -> None:
+    async def make() -> None:
+        async with perdure.open(desk.home) as home:
+            for name in names:
+                await home.session(name, directory=desk.project, model=desk.script("Hi."))
+
+    asyncio.run(make())
+
+
 def a_session(desk: Desk) -> None:
-    assert desk.perdure("run", "hello", "--session", "first", "--model", desk.script("Hi.")).returncode == 0
+    made(desk, "first")
 
 
 def two_sessions(desk: Desk) -> None:
-    for name in ("twin-1", "twin-2"):
-        assert desk.perdure("run", "hello", "--session", name, "--model", desk.script("Hi.")).returncode == 0
+    made(desk, "twin-1", "twin-2")
 
 
 BAD = {
@@ -77,6 +91,9 @@ BAD = {
         2,
         "name another folder with PERDURE_HOME",
     ),
+    "a directory whose name is no text": (odd_directory, ["run", "x", "--model", MODEL, "-C", "odd\udcff"], 2, "is not UTF-8 text"),
+    "a request id that is no text": (a_session, ["submit", "first", "x", "--request-id", "\udcff"], 2, "is not UTF-8 text"),
+    "no standard input": (nothing, ["run", "-", "--model", MODEL], 2, "the prompt is empty"),
     "an unknown Space": (nothing, ["run", "x", "--model", MODEL, "--space", "moon"], 2, "there is no Space of kind 'moon'"),
     "an unknown custody": (nothing, ["run", "x", "--model", MODEL, "--custody", "none"], 2, "'none' is not one of"),
     "a budget of nothing": (nothing, ["run", "x", "--model", MODEL, "--max-turns", "0"], 2, "--max-turns"),

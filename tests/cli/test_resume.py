@@ -87,6 +87,21 @@ def test_a_prompt_for_a_session_that_is_driven_elsewhere_waits_for_its_turn_ther
     assert finish(driver)[0] == 0
 
 
+def test_who_follows_another_driver_goes_on_when_that_one_dies(desk: Desk) -> None:
+    model = desk.script(turn("", HELD), "First.", turn("Second.", expect="^and more$"))
+    driver = desk.start("run", "x", "--session", "s", "--model", model)
+    until(lambda: begun(desk))
+    second = desk.start("run", "and more", "--session", "s")
+    until(lambda: desk.kinds("s").count("submission_admitted") == 2)
+    driver.kill()
+    finish(driver)
+    until(lambda: desk.kinds("s").count("epoch_raised") == 2)
+    (desk.project / "go").touch()
+    code, out, errors = finish(second)
+    assert (code, "First." in out, "Second." in out) == (0, True, True), errors
+    assert (desk.project / "count").read_text() == "begun\nended\n"
+
+
 def test_a_root_that_is_gone_is_waited_for_and_can_be_given_up(desk: Desk) -> None:
     killed_in_a_command(desk)
     desk.end_supervisors()

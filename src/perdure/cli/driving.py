@@ -92,19 +92,24 @@ async def _follow(session: Session, submission: str, seen: Seq, screen: Screen) 
     if row.held_by is None:
         await asyncio.sleep(RACE_S)  # it has locked its epoch and acquires it right now
         return seen
-    lapse = asyncio.create_task(lease.lapse(places.driver_lock(session.home.path, session.id), row.epoch, row.held_by))
-    try:
+
+    async def show() -> None:
+        nonlocal seen
         async for event in session.observe(seen):
             screen(event)
             if isinstance(event, Recorded):
-                seen = event.stored.seq
-                body = event.stored.body
+                seen, body = event.stored.seq, event.stored.body
                 if isinstance(body, r.SubmissionSettled) and body.submission == submission:
-                    break
-            if lapse.done():
-                break
+                    return
+
+    showing = asyncio.create_task(show())
+    lapse = asyncio.create_task(lease.lapse(places.driver_lock(session.home.path, session.id), row.epoch, row.held_by))
+    try:
+        await asyncio.wait((showing, lapse), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        lapse.cancel()
+        for task in (showing, lapse):
+            task.cancel()
+        await asyncio.gather(showing, lapse, return_exceptions=True)
     return seen
 
 

@@ -8,7 +8,7 @@ import sys
 import click
 
 from perdure.api import Opened, Session
-from perdure.cli.opening import DIRECTORY, named, opened, session_argument, spelled
+from perdure.cli.opening import DIRECTORY, named, opened, prompt_text, session_argument, spelled
 from perdure.cli.status import status_of
 from perdure.record.errors import UsageError
 from perdure.record.records import SubmissionMode
@@ -31,8 +31,9 @@ def submit(words: tuple[str, ...], directory: str | None, mode: SubmissionMode |
     """
     if not 1 <= len(words) <= 2:
         raise UsageError('give the session and the prompt: `perdure submit SESSION "also update the docs"`')
-    text = sys.stdin.read() if words[-1] == "-" else words[-1]
-    asyncio.run(_submit(words[0] if len(words) == 2 else None, directory, text, mode or "follow_up", request_id))
+    asyncio.run(
+        _submit(words[0] if len(words) == 2 else None, directory, prompt_text(words[-1]), mode or "follow_up", request_id)
+    )
 
 
 async def _submit(name: str | None, directory: str | None, text: str, mode: SubmissionMode, request_id: str | None) -> None:
@@ -65,5 +66,5 @@ async def _abort(name: str | None, directory: str | None, reason: str) -> None:
 
 async def _hint(home: Opened, session: Session) -> None:
     """Without a driver it is stored, and that is all."""
-    if status_of(home.home, await session.row()).status != "running":
+    if status_of(home.home.path, await session.row()).status != "running":
         print(f"perdure: nobody drives session {session.id} now; {spelled('resume', session.id)} does", file=sys.stderr)

@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from perdure.api import Opened
-from perdure.cli.opening import opened
+from perdure.cli.opening import opened_store
 from perdure.cli.paint import Paint
 from perdure.cli.status import Status, status_of
+from perdure.engine.places import home_path
 from perdure.history.line import Style, plain
-from perdure.log.store import SessionRow
+from perdure.log.store import LogStore, SessionRow
 
 
 @click.command
@@ -30,9 +30,9 @@ def ls(as_json: bool) -> None:
 
 
 async def _ls(as_json: bool) -> None:
-    async with opened() as home:
-        rows = await home.sessions()
-        listed = [(row, await _directory(home, row), status_of(home.home, row)) for row in rows]
+    async with opened_store() as store:
+        rows = sorted(await store.rows(), key=lambda row: row.changed_at, reverse=True)
+        listed = [(row, await _directory(store, row), status_of(home_path(), row)) for row in rows]
     if as_json:
         for row, directory, status in listed:
             print(msgspec.json.encode(_described(row, directory, status)).decode())
@@ -42,8 +42,8 @@ async def _ls(as_json: bool) -> None:
         print("no sessions yet; `perdure run` starts one", file=sys.stderr)
 
 
-async def _directory(home: Opened, row: SessionRow) -> str | None:
-    binding = await home.home.store.binding(row.session)
+async def _directory(store: LogStore, row: SessionRow) -> str | None:
+    binding = await store.binding(row.session)
     return binding.directory if binding else None
 
 

@@ -6,6 +6,7 @@ SIGHUP, Ctrl-C and SIGTERM. Whatever is not a PerdureError is a fault of ours: i
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ import click
 
 import perdure
 from perdure.cli.lazy import Lazy, LazyGroup
-from perdure.record.errors import PerdureError
+from perdure.record.errors import PerdureError, UsageError
 from perdure.spaced import steps
 
 INTERRUPTED = 130
@@ -62,14 +63,26 @@ def main() -> NoReturn:
     """Run the command of this process's arguments, and exit."""
     if os.environ.get(steps.ENVIRONMENT):
         steps.listen("driver")
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    _ready_streams()
     try:
         code = group.main(prog_name="perdure", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
         code = _told(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _ready_streams() -> None:
+    """Whatever comes can be read and written, also where a stream was closed before we began."""
+    for name, mode, errors in (
+        ("stdin", "r", "surrogateescape"),
+        ("stdout", "w", "backslashreplace"),
+        ("stderr", "w", "backslashreplace"),
+    ):
+        stream = getattr(sys, name) or open(os.devnull, mode)  # noqa: SIM115
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+        setattr(sys, name, stream)
 
 
 def _told(error: BaseException) -> int:
@@ -91,6 +104,9 @@ def _told(error: BaseException) -> int:
             return error.exit_code
         case click.Abort() | KeyboardInterrupt():
             return INTERRUPTED
+        case UnicodeEncodeError(object=str(text)):
+            _say(f"{text!r} is not UTF-8 text and can't be stored; choose another name")
+            return UsageError.exit_code
         case BrokenPipeError():
             # Whoever read our output has gone; the interpreter must not try to flush into the pipe again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

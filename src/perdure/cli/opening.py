@@ -1,19 +1,26 @@
-"""From a command's arguments to an open home and the session that is meant."""
+"""From a command's arguments to an open home and the session that is meant.
+
+The API is imported when it is needed: a list of the sessions needs the log alone, and half of the time to start.
+"""
 
 from __future__ import annotations
 
 import functools
 import shlex
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from perdure.api import Opened, Session
-from perdure.engine.home import Home
 from perdure.engine.places import home_path
 from perdure.record.errors import UsageError
+from perdure.record.parts import printable
+
+if TYPE_CHECKING:
+    from perdure.api import Opened, Session
+    from perdure.log.sqlite import SqliteStore
 
 DIRECTORY = click.option("-C", "directory", metavar="DIR", help="The session's directory, instead of its name.")
 
@@ -23,19 +30,42 @@ def session_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("session", required=False)(DIRECTORY(command))
 
 
+def prompt_text(given: str) -> str:
+    """A prompt as it was given, or read from standard input for `-`. Bytes that are no UTF-8 become visible escapes."""
+    return printable(sys.stdin.read() if given == "-" else given)
+
+
 @asynccontextmanager
 async def opened() -> AsyncIterator[Opened]:
     """The home. What the operating system refuses is a UsageError that names the folder."""
+    from perdure.api import Opened
+    from perdure.engine.home import Home
+
     try:
         home = await Home.open()
     except OSError as error:
-        raise UsageError(
-            f"the home {home_path()} can't be used: {error.strerror}; name another folder with PERDURE_HOME"
-        ) from error
+        raise _unusable(error) from error
     try:
         yield Opened(home)
     finally:
         await home.close()
+
+
+@asynccontextmanager
+async def opened_store() -> AsyncIterator[SqliteStore]:
+    """The home's log, and nothing else of it."""
+    from perdure.log.sqlite import SqliteStore
+
+    try:
+        store = await SqliteStore.open(home_path())
+    except OSError as error:
+        raise _unusable(error) from error
+    async with store:
+        yield store
+
+
+def _unusable(error: OSError) -> UsageError:
+    return UsageError(f"the home {home_path()} can't be used: {error.strerror}; name another folder with PERDURE_HOME")
 
 
 async def named(home: Opened, session: str | None, directory: str | None) -> Session:

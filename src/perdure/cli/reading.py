@@ -42,7 +42,7 @@ async def _show(name: str | None, directory: str | None, full: bool) -> None:
                 print(paint.line(line))
         for line in teller.open_calls():
             print(paint.line(line))
-        status = status_of(home.home, await session.row())
+        status = status_of(home.home.path, await session.row())
         if status.status == "waiting":
             print(paint.line(Line("session", f"waits for {status.waiting_for}: {answers(session.id, status.waiting_for)[0]}")))
 

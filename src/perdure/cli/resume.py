@@ -56,7 +56,7 @@ async def _one(name: str | None, directory: str | None, take: bool, answer: str 
     async with opened() as home:
         session = await named(home, name, directory)
         before = await session.row()
-        status = status_of(home.home, before)
+        status = status_of(home.home.path, before)
         if answer is not None:
             if status.waiting_for != ANSWERS[answer]:
                 waits = f"it waits for {status.waiting_for}" if status.waiting_for else f"it is {status.status}"
@@ -97,7 +97,7 @@ async def _report(home: Opened, driven: list[str]) -> int:
     """What became of each; 1 if one failed or waits."""
     code = 0
     for id in dict.fromkeys(driven):
-        status = status_of(home.home, await Session(home.home, id).row())
+        status = status_of(home.home.path, await Session(home.home, id).row())
         if status.status == "waiting":
             driving.explain_wait(id, status.waiting_for or NEEDS_DRIVER, "")
         if status.status in ("waiting", "failed"):

@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.api import Answer, Opened, Session
 from perdure.cli import driving
-from perdure.cli.opening import opened
+from perdure.cli.opening import opened, prompt_text
 from perdure.cli.screen import Careful, Quiet
 from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.telling import Records, json_line
@@ -67,7 +67,7 @@ def run(prompt: str | None, **options: Any) -> int:
 def _prompt(given: str | None) -> str:
     if given is None:
         raise UsageError('say what is to be done: `perdure run "fix the failing test"`, or - to read it from standard input')
-    text = sys.stdin.read() if given == "-" else given
+    text = prompt_text(given)
     if not text.strip():
         raise UsageError("the prompt is empty; say what is to be done")
     return text
@@ -88,7 +88,7 @@ async def _run(prompt: str, *, request_id: str | None, take: bool, as_json: bool
         answer = await driving.shown(session, work, screen)
         if as_json:
             print(json_line({"settled": {"session": session.id, **msgspec.to_builtins(answer)}}), flush=True)
-        elif answer.outcome == "waiting":
+        if answer.outcome == "waiting":
             driving.explain_wait(session.id, answer.waiting_for, answer.detail)
         return await driving.exit_code(session, submission, answer.outcome, after)
 

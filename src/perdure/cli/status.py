@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
 from perdure.cli.opening import spelled
 from perdure.engine import lease, places
-from perdure.engine.home import Home
 from perdure.log.store import SessionRow
 
 NEEDS_DRIVER = "needs_driver"
@@ -23,10 +23,10 @@ class Status(Struct, frozen=True):
     pid: int | None = None
 
 
-def status_of(home: Home, row: SessionRow) -> Status:
-    """A driver that died without letting go leaves its session waiting for another one."""
+def status_of(home: Path, row: SessionRow) -> Status:
+    """`home` is its folder. A driver that died without letting go leaves its session waiting for another one."""
     if row.held_by is not None:
-        pid = lease.holder(places.driver_lock(home.path, row.session), row.epoch)
+        pid = lease.holder(places.driver_lock(home, row.session), row.epoch)
         return Status("running", pid=pid) if pid is not None else Status("waiting", NEEDS_DRIVER)
     if row.needs_driver or row.rest.status == "running":
         return Status("waiting", NEEDS_DRIVER)

@@ -27,8 +27,8 @@ LOOK_S = 1.0
 def wait(session: str | None, directory: str | None, timeout_s: float | None) -> int:
     """Wait until a session has settled, whoever drives it.
 
-    Its newest answer is printed. A session that waits for an answer of yours ends this too, with exit code 1. One without a driver is waited for: `perdure resume --watch`
-    may take it over.
+    Its newest answer is printed. A session that waits for an answer of yours ends this too, with exit code 1. One without a driver is waited for:
+    `perdure resume --watch` may take it over.
     """
     return asyncio.run(_wait(session, directory, timeout_s))
 
@@ -53,7 +53,7 @@ async def _rested(home: Opened, session: Session) -> Status:
     store, told = home.home.store, False
     mark = await store.wait(-1, 0.0)
     while True:
-        status = status_of(home.home, await session.row())
+        status = status_of(home.home.path, await session.row())
         if status.status != "running" and status.waiting_for != NEEDS_DRIVER:
             return status
         if status.waiting_for == NEEDS_DRIVER and not told:
