@@ -51,6 +51,16 @@ def test_only_its_user_can_read_it(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_home_that_can_not_be_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    async def run() -> None:
+        error = await refused(UsageError, SqliteStore.open(tmp_path / "file" / "home"))
+        assert str(tmp_path / "file" / "home") in str(error)
+
+    asyncio.run(run())
+
+
 def test_every_commit_is_synced_in_wal_mode(tmp_path: Path) -> None:
     async def run() -> None:
         async with await SqliteStore.open(tmp_path) as store:

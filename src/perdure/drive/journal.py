@@ -17,7 +17,14 @@ from msgspec import Struct
 from perdure.drive.events import Emit, Notice, Recorded
 from perdure.log.store import CommitId, Grant, LogStore, Rest
 from perdure.record import codec
-from perdure.record.errors import BlobGoneError, ConflictError, PerdureError, StoreFullError, StoreLockedError
+from perdure.record.errors import (
+    BlobGoneError,
+    ConflictError,
+    PerdureError,
+    StoreFullError,
+    StoreLockedError,
+    UncertainCommitError,
+)
 from perdure.record.parts import Digest
 from perdure.record.records import Draft, Seq, Stored
 from perdure.spaced.steps import step
@@ -118,7 +125,8 @@ class Journal:
                 if self.refill is None:
                     raise
                 await self.refill(error.digests)
-            except (StoreFullError, StoreLockedError) as error:
+            except (StoreFullError, StoreLockedError, UncertainCommitError) as error:
+                # The same id again is the same commit, whether or not the uncertain one survived.
                 self._emit(Notice(f"{error}; trying again"))
                 await asyncio.sleep(pause_s)
 

@@ -24,6 +24,7 @@ from perdure.log.database import BUSY_S, Database
 from perdure.log.filesystem import refuse_shared
 from perdure.log.quarantine import Quarantine
 from perdure.log.store import Admission, Binding, CommitId, Committed, Cut, Due, Grant, Header, Mark, Receipt, Rest, SessionRow
+from perdure.record.errors import UsageError
 from perdure.record.parts import Digest
 from perdure.record.records import Draft, Owner, Seq, Stored
 
@@ -184,13 +185,16 @@ class SqliteStore:
 
 
 def prepare_home(home: Path) -> None:
-    """The folder, for its user alone, with the lock file whose mode all others take."""
+    """The folder, for its user alone, with the lock file whose mode all others take. Raises UsageError."""
     refuse_shared(home)
-    if not home.exists():
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_folder(home.parent)
-    home.chmod(0o700)
-    os.close(os.open(home / "home.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    try:
+        if not home.exists():
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_folder(home.parent)
+        home.chmod(0o700)
+        os.close(os.open(home / "home.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise UsageError(f"{home} can't be Perdure's home: {error.strerror}; choose another folder (PERDURE_HOME)") from error
 
 
 def sync_folder(folder: Path) -> None:
