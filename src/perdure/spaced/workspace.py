@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
+from perdure.spaced import gitstate, plan, restore
 from perdure.spaced.errors import FencedError, OpError
 from perdure.spaced.exclude import Rules
 from perdure.spaced.grain import grain_ns
@@ -21,6 +22,7 @@ from perdure.spaced.index import Index, StatKey, file_clock_ns
 from perdure.spaced.paths import DIRECTORY_FLAGS, path_text, resolve
 from perdure.spaced.scan import Found, Scan
 from perdure.spaced.staging import Batch, Change, Staging, key_of
+from perdure.spaced.target import Fetch
 
 CHANGED_TOLD = 1000
 Cancelled = Callable[[], bool]
@@ -52,7 +54,7 @@ class Workspace:
         self.mounts: list[str] = []
         self.excluded: list[str] = []
         self.temporary: list[str] = []
-        self._rules, self._max_file_bytes = Rules(exclude), max_file_bytes
+        self._rules, self.max_file_bytes = Rules(exclude), max_file_bytes
         self._grain_ns: Optional[int] = None
 
     @property
@@ -113,6 +115,31 @@ class Workspace:
                 os.unlink(place.name, dir_fd=place.fd)
             self.temporary.pop()
 
+    def plan(
+        self,
+        target: dict[str, Any],
+        fetch: Fetch,
+        window: Optional[dict[str, Any]],
+        known: set[str],
+        cancelled: Cancelled,
+    ) -> dict[str, Any]:
+        """What an undo would do, in the shape of space.Plan. Changes nothing in the workspace."""
+        return plan.make(self, target, fetch, window, known, cancelled)
+
+    def restore(
+        self,
+        target: dict[str, Any],
+        fetch: Fetch,
+        plan: dict[str, Any],
+        also: Iterable[str],
+        cancelled: Cancelled,
+    ) -> dict[str, Any]:
+        """Carry the plan out; in the shape of space.Restored without `processes_killed`. The plan must be the newest one."""
+        return restore.carry_out(self, target, fetch, plan, also, cancelled)
+
+    def git_may_run_outside(self) -> bool:
+        return gitstate.git_may_run_outside(self.root_path)
+
     # ---- captures --------------------------------------------------------------------------------------------------------
 
     def _step(self, old: Index, hot: frozenset[tuple[int, int]], cancelled: Cancelled) -> tuple[dict[str, Any], Found]:
@@ -165,7 +192,7 @@ class Workspace:
                 everything=not old.believable,
                 racy_from_ns=clock_ns - 2 * self._grain_ns if self._grain_ns else None,
                 mounts=mounts_below(self.root_path),
-                max_file_bytes=self._max_file_bytes,
+                max_file_bytes=self.max_file_bytes,
                 times=times,
             )
 

@@ -1,0 +1,116 @@
+"""A workspace and a log's chunk store beside it, for tests of the supervisor's view of files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+from perdure.spaced.index import file_clock_ns
+from perdure.spaced.workspace import Workspace
+
+Image = dict[str, Any]
+
+
+class World:
+    def __init__(self, tmp_path: Path, *, own: bool = False, **settings: Any) -> None:
+        self.root = tmp_path / "root"
+        self.root.mkdir(exist_ok=True)
+        self.state = tmp_path / "state"
+        self.state.mkdir(exist_ok=True)
+        self.own, self.settings = own, settings
+        self.store: dict[str, bytes] = {}
+        self.base: Image | None = None
+        self.workspace = self.open()
+
+    def open(self) -> Workspace:
+        """A new supervisor's view of the same workspace and state folder."""
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        return Workspace(fd, str(self.root), str(self.state), own=self.own, **self.settings)
+
+    def put(self, path: str, content: str | bytes = "", mode: int | None = None) -> Path:
+        at = self.root / path
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_bytes(content if isinstance(content, bytes) else content.encode())
+        if mode is not None:
+            at.chmod(mode)
+        return at
+
+    def take(self, chunks: dict[str, int]) -> None:
+        """What a driver does with the chunks that it is told of."""
+        for digest, size in chunks.items():
+            data = self.workspace.staging.read(digest)
+            assert len(data) == size
+            assert hashlib.sha256(data).hexdigest() == digest
+            self.store[digest] = data
+
+    def commit(self) -> Image:
+        """Capture, store, settle: the image is the new base."""
+        capture = self.workspace.capture(self.base)
+        self.take(capture["chunks"])
+        self.base = capture["image"]
+        self.workspace.staging.settle(self.base)
+        return self.base
+
+    def fetch(self, digests: list[str]) -> dict[str, bytes]:
+        return {digest: self.store[digest] for digest in digests if digest in self.store}
+
+    def plan(self, window: dict[str, Any] | None = None, known: set[str] = frozenset()) -> dict[str, Any]:  # type: ignore[assignment]
+        assert self.base is not None
+        plan = self.workspace.plan(self.base, self.fetch, window, known, never)
+        self.take(plan["chunks"])
+        return plan
+
+    def restore(self, plan: dict[str, Any], also: tuple[str, ...] = ()) -> dict[str, Any]:
+        assert self.base is not None
+        return self.workspace.restore(self.base, self.fetch, plan, also, never)
+
+    def undo(self, window: dict[str, Any] | None = None) -> dict[str, Any]:
+        return self.restore(self.plan(window))
+
+    def content(self) -> dict[str, Any]:
+        """Every path with type, mode, content and time, read without the supervisor."""
+        out: dict[str, Any] = {}
+        for at, directories, files in os.walk(self.root):
+            for name in (*directories, *files):
+                path = os.path.join(at, name)
+                status = os.lstat(path)
+                mode = stat.S_IMODE(status.st_mode)
+                what: Any = "directory"
+                if stat.S_ISLNK(status.st_mode):
+                    what, mode = os.readlink(path), 0
+                elif stat.S_ISREG(status.st_mode):
+                    what = Path(path).read_bytes()
+                time_ns = None if what == "directory" else status.st_mtime_ns
+                out[os.path.relpath(path, self.root)] = (what, mode, time_ns)
+        return out
+
+
+def never() -> bool:
+    return False
+
+
+def now_ns() -> int:
+    """An instant that lies after every stamp given before it, and not after any given later."""
+    before = file_clock_ns()
+    while (now := file_clock_ns()) == before:
+        time.sleep(0.0005)
+    return now
+
+
+class window:
+    """`with window() as w: …` covers what happens inside."""
+
+    def __init__(self, *, proven: bool = True) -> None:
+        self._proven = proven
+
+    def __enter__(self) -> dict[str, Any]:
+        self.told: dict[str, Any] = {"start_ns": now_ns(), "proven": self._proven}
+        return self.told
+
+    def __exit__(self, *exception: object) -> None:
+        self.told["end_ns"] = time.time_ns()
+        now_ns()
