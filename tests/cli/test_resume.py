@@ -29,7 +29,8 @@ def test_a_command_goes_on_without_its_driver_and_is_taken_over(desk: Desk) -> N
     (desk.project / "go").touch()
     done = desk.perdure("resume", "s")
     assert done.returncode == 0, done.stderr
-    assert "still runs, and is followed on" in done.stdout or "its recorded outcome was taken over" in done.stdout
+    (told,) = [line for line in done.stdout.splitlines() if line.startswith("↻ bash   echo begun")]
+    assert "still runs, and is followed on" in told or "its recorded outcome was taken over" in told
     assert (desk.project / "count").read_text() == "begun\nended\n"
     assert desk.perdure("verify", "s").returncode == 0
 
@@ -39,7 +40,7 @@ def test_without_a_name_everything_that_needs_a_driver_is_driven(desk: Desk) -> 
     (desk.project / "go").touch()
     done = desk.perdure("resume")
     assert done.returncode == 0, done.stderr
-    assert "[s] Done." in done.stdout
+    assert "[s] ↻ bash   echo begun" in done.stdout and "[s] Done." in done.stdout
     again = desk.perdure("resume")
     assert (again.returncode, again.stderr) == (0, "no session needs a driver\n")
     settled = desk.perdure("resume", "s")
@@ -100,6 +101,15 @@ def test_who_follows_another_driver_goes_on_when_that_one_dies(desk: Desk) -> No
     code, out, errors = finish(second)
     assert (code, "First." in out, "Second." in out) == (0, True, True), errors
     assert (desk.project / "count").read_text() == "begun\nended\n"
+
+
+def test_a_session_that_is_driven_is_stopped_before_it_is_given_up(desk: Desk) -> None:
+    driver = desk.start("run", "x", "--session", "s", "--model", desk.script(turn("", HELD), "Done."))
+    until(lambda: begun(desk))
+    given_up = desk.perdure("abandon", "s")
+    assert (given_up.returncode, finish(driver)[0]) == (0, 1), given_up.stderr
+    assert (desk.project / "count").read_text() == "begun\n"
+    assert desk.json("ls", "--json")[0]["status"] == "settled"
 
 
 def test_a_root_that_is_gone_is_waited_for_and_can_be_given_up(desk: Desk) -> None:

@@ -49,6 +49,13 @@ def test_a_prompt_for_an_existing_session_needs_nothing_else(desk: Desk) -> None
     assert desk.kinds("s").count("session_created") == 1
 
 
+def test_a_name_is_found_also_where_a_longer_one_begins_with_it(desk: Desk) -> None:
+    model = desk.script("One.", "Two.")
+    for name in ("ab", "abc"):
+        assert desk.perdure("run", "x", "--session", name, "--model", model).returncode == 0
+    assert "Two." in desk.perdure("run", "y", "--session", "ab").stdout
+
+
 def test_the_same_request_is_answered_once(desk: Desk) -> None:
     model = desk.script("Once.", "Twice.")
     desk.perdure("run", "x", "--session", "s", "--model", model, "--request-id", "r1")

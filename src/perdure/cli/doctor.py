@@ -20,8 +20,10 @@ from perdure.api import Opened
 from perdure.cli.opening import opened
 from perdure.cli.paint import Paint
 from perdure.cli.telling import json_line
+from perdure.engine.places import check_root
 from perdure.history.line import Style, plain
 from perdure.log.filesystem import kind_of
+from perdure.record.errors import UsageError
 from perdure.space.launch import bubblewrap, namespace_problem
 from perdure.spaced.custody import boot_id
 
@@ -93,9 +95,6 @@ async def _home(home: Opened) -> list[Finding]:
 
 
 def _workspace(directory: Path, home: Opened) -> list[Finding]:
-    from perdure.engine.places import check_root
-    from perdure.record.errors import UsageError
-
     try:
         root = check_root(directory, home.home.path)
     except UsageError as error:

@@ -17,7 +17,7 @@ from perdure.engine import lease, places
 from perdure.history.line import plain
 from perdure.record import records as r
 from perdure.record.errors import PermanentError, SessionBusyError, StaleEpochError
-from perdure.record.records import Seq
+from perdure.record.records import Seq, Stored
 
 T = TypeVar("T")
 TICK_S = 0.5
@@ -51,6 +51,7 @@ async def settle(session: Session, submission: str, after: Seq, screen: Screen, 
 
     The submission's record lies behind `after`. Raises StaleEpochError when overtaken.
     """
+    await recall(session, screen)
     seen = after
     while not await _settled(session, submission, after):
         released = await _drive(session, screen, take=take)
@@ -59,6 +60,23 @@ async def settle(session: Session, submission: str, after: Seq, screen: Screen, 
         elif not await _settled(session, submission, after):
             return Answer(submission, "waiting", waiting_for=released.rest.waiting_for, detail=released.detail)
     return await session.wait(submission)
+
+
+async def recall(session: Session, screen: Screen) -> None:
+    """Let the screen know the calls that there were: it is told of their ends only by number."""
+    started: dict[str, Stored] = {}
+    async for stored in session.records():
+        match stored.body:
+            case r.CallProposed():
+                screen(Recorded(stored))
+            case r.CallStarted(call=call):
+                started[call] = stored
+            case r.CallFinished(call=call):
+                started.pop(call, None)
+            case _:
+                pass
+    for stored in started.values():
+        screen(Recorded(stored))
 
 
 async def _drive(session: Session, screen: Screen, *, take: bool) -> Released | None:

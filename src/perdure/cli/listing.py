@@ -30,7 +30,7 @@ def ls(as_json: bool) -> None:
 
 
 async def _ls(as_json: bool) -> None:
-    async with opened_store() as store:
+    async with await opened_store() as store:
         rows = sorted(await store.rows(), key=lambda row: row.changed_at, reverse=True)
         listed = [(row, await _directory(store, row), status_of(home_path(), row)) for row in rows]
     if as_json:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,37 +35,18 @@ def prompt_text(given: str) -> str:
     return printable(sys.stdin.read() if given == "-" else given)
 
 
-@asynccontextmanager
-async def opened() -> AsyncIterator[Opened]:
-    """The home. What the operating system refuses is a UsageError that names the folder."""
-    from perdure.api import Opened
-    from perdure.engine.home import Home
+def opened() -> AbstractAsyncContextManager[Opened]:
+    """The home."""
+    from perdure import api
 
-    try:
-        home = await Home.open()
-    except OSError as error:
-        raise _unusable(error) from error
-    try:
-        yield Opened(home)
-    finally:
-        await home.close()
+    return api.open()
 
 
-@asynccontextmanager
-async def opened_store() -> AsyncIterator[SqliteStore]:
-    """The home's log, and nothing else of it."""
+async def opened_store() -> SqliteStore:
+    """The home's log, and nothing else of it; a context manager."""
     from perdure.log.sqlite import SqliteStore
 
-    try:
-        store = await SqliteStore.open(home_path())
-    except OSError as error:
-        raise _unusable(error) from error
-    async with store:
-        yield store
-
-
-def _unusable(error: OSError) -> UsageError:
-    return UsageError(f"the home {home_path()} can't be used: {error.strerror}; name another folder with PERDURE_HOME")
+    return await SqliteStore.open(home_path())
 
 
 async def named(home: Opened, session: str | None, directory: str | None) -> Session:

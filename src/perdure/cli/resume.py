@@ -10,12 +10,12 @@ import click
 from perdure.api import Opened, Session
 from perdure.cli import driving
 from perdure.cli.opening import named, opened, session_argument
-from perdure.cli.screen import Careful, Plain
+from perdure.cli.screen import Careful, Plain, Screen
 from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.signals import attended
 from perdure.cli.status import NEEDS_DRIVER, status_of
 from perdure.drive.driver import Released
-from perdure.drive.events import Emit
+from perdure.drive.events import Emit, Event
 from perdure.record import records as r
 from perdure.record.errors import UsageError
 
@@ -66,6 +66,7 @@ async def _one(name: str | None, directory: str | None, take: bool, answer: str 
             print(f"session {session.id} is {status.status}; there is nothing to go on with", file=sys.stderr)
             return 0
         screen = fitting_screen()
+        await driving.recall(session, screen)
         released = await driving.shown(session, session.drive(emit=screen, take=take), screen)
         return await _ended(session, released, before.last_seq)
 
@@ -83,20 +84,44 @@ async def _ended(session: Session, released: Released, after: int) -> int:
 
 async def _all(watch: bool) -> int:
     async with opened() as home:
-        out, driven = Careful(sys.stdout), list[str]()
+        out, driven = Careful(sys.stdout), list[_Recalling]()
 
-        def emit(session: str) -> Emit:
-            driven.append(session)
-            return Plain(out, prefix=f"[{session}] ")
+        def emit(id: str) -> Emit:
+            driven.append(_Recalling(Session(home.home, id), Plain(out, prefix=f"[{id}] ")))
+            return driven[-1]
 
         await attended(home.watch(emit=emit, once=not watch))
-        return await _report(home, driven)
+        for screen in driven:
+            await screen.recalled
+        return await _report(home, list(dict.fromkeys(screen.session for screen in driven)))
+
+
+class _Recalling:
+    """A screen that first has to recall its session's calls; what comes meanwhile is shown then."""
+
+    def __init__(self, session: Session, screen: Screen) -> None:
+        self.session = session.id
+        self._screen = screen
+        self._early: list[Event] | None = []
+        self.recalled = asyncio.create_task(self._recall(session))
+
+    def __call__(self, event: Event) -> None:
+        if self._early is not None:
+            self._early.append(event)
+        else:
+            self._screen(event)
+
+    async def _recall(self, session: Session) -> None:
+        await driving.recall(session, self._screen)
+        early, self._early = self._early or (), None
+        for event in early:
+            self._screen(event)
 
 
 async def _report(home: Opened, driven: list[str]) -> int:
     """What became of each; 1 if one failed or waits."""
     code = 0
-    for id in dict.fromkeys(driven):
+    for id in driven:
         status = status_of(home.home.path, await Session(home.home, id).row())
         if status.status == "waiting":
             driving.explain_wait(id, status.waiting_for or NEEDS_DRIVER, "")

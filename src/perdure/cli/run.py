@@ -110,13 +110,13 @@ async def _recorded(records: Records, work: Coroutine[Any, Any, Answer]) -> Answ
 
 async def _session(home: Opened, *, session: str | None, directory: str | None, model: str | None, **settings: Any) -> Session:
     """The existing one of that name, or a new one."""
-    for row in await home.sessions() if session else ():
-        if row.session == session:
-            return await _existing(Session(home.home, session), directory, {"model": model, **settings})
-        if row.session.startswith(session or ""):
-            raise UsageError(
-                f"'{session}' is the beginning of session {row.session}: name that one in full to go on with it, or choose another name"
-            )
+    names = [row.session for row in await home.sessions()] if session else []
+    if session in names:
+        return await _existing(Session(home.home, session), directory, {"model": model, **settings})
+    if longer := next((name for name in names if name.startswith(session or "")), None):
+        raise UsageError(
+            f"'{session}' is the beginning of session {longer}: name that one in full to go on with it, or choose another name"
+        )
     name = model or os.environ.get(MODEL)
     if not name:
         raise UsageError("\n  ".join((f"name a model with --model, or in ${MODEL}:", *FORMS)))

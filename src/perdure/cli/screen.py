@@ -141,7 +141,7 @@ class Terminal:
                 self._line(line)
         match body:
             case r.CallStarted(call=call):
-                self._running[call] = time.monotonic()
+                self._running[call] = stored.at
                 self._newest_output = ""
             case r.CallFinished(call=call):
                 self._running.pop(call, None)
@@ -179,9 +179,7 @@ class Terminal:
             return
         call, since = next(iter(self._running.items()))
         more = f" (+{len(self._running) - 1})" if len(self._running) > 1 else ""
-        said = (
-            f"{described(self._teller.call(call), limit=60)}{more}  {duration(time.monotonic() - since)}  {self._newest_output}"
-        )
+        said = f"{described(self._teller.call(call), limit=60)}{more}  {duration(max(0.0, time.time() - since))}  {self._newest_output}"
         self._status = shorten(said, shutil.get_terminal_size().columns - 3)
         self._out.write(self._paint.text("session", f"… {self._status}"))
 

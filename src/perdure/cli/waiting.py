@@ -38,7 +38,7 @@ async def _wait(name: str | None, directory: str | None, timeout_s: float | None
         session = await named(home, name, directory)
         try:
             async with asyncio.timeout(timeout_s):
-                status = await _rested(home, session)
+                status = await rested(home, session)
         except TimeoutError:
             print(f"perdure: session {session.id} has not settled within {timeout_s:g} s", file=sys.stderr)
             return driving.FAILED
@@ -48,7 +48,7 @@ async def _wait(name: str | None, directory: str | None, timeout_s: float | None
         return await _outcome(session)
 
 
-async def _rested(home: Opened, session: Session) -> Status:
+async def rested(home: Opened, session: Session) -> Status:
     """As soon as it neither runs nor needs a driver."""
     store, told = home.home.store, False
     mark = await store.wait(-1, 0.0)
