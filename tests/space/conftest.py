@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class Place:
 
     def __init__(self, folder: Path, custody: Custody) -> None:
         self.root = folder / "root"
-        self.root.mkdir()
+        self.root.mkdir(parents=True)
         self.home = folder / "home"
         self.custody = custody
         self.spaces = HostSpaces(self.home)
@@ -86,6 +86,24 @@ async def run(space: HostSpace, key: str, command: str, base: Image | None = Non
     await space.start(key, Exec(command, **options), base=base)
     async with asyncio.timeout(WAIT_S):
         return await space.wait(key)
+
+
+def step_numbers(place: Place, trace: Path, story: Callable[[HostSpace], Awaitable[object]]) -> dict[str, list[int]]:
+    """The numbers of the supervisor's named steps over this story, told in a session and a workspace of their own."""
+    traced = Place(trace.with_suffix(".place"), place.custody)
+
+    async def main() -> None:
+        space = await traced.open(1, env={**os.environ, "PERDURE_STEPS": f"spaced:0:trace:{trace}"})
+        await story(space)
+        await space.close()
+        traced.kill()
+
+    asyncio.run(main())
+    numbers: dict[str, list[int]] = {}
+    for line in trace.read_text().splitlines():
+        _, number, name = line.split(" ", 2)
+        numbers.setdefault(name, []).append(int(number))
+    return numbers
 
 
 @pytest.fixture(params=["pidns", "unproven"])

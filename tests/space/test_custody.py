@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from perdure.record.errors import SpaceGoneError, StaleEpochError, UsageError
+from perdure.record.errors import RootRefusedError, StaleEpochError, UsageError
 from perdure.record.records import Init
 from perdure.space import death, launch, supervisor
+from perdure.space.client import HostSpace
+from perdure.space.host import HostSpaces
 from perdure.space.launch import spaced_command
 from perdure.space.space import Exec
 from perdure.spaced.custody import boot_id
@@ -162,13 +164,31 @@ def test_only_one_supervisor_lives_in_a_state_folder(proven: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_root_belongs_to_one_supervisor(proven: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.space.host.START_S", 0.2)
+def test_a_root_belongs_to_one_supervisor_for_as_long_as_it_needs_it(place: Place) -> None:
+    async def main() -> None:
+        async def other() -> HostSpace:
+            return (await place.spaces.open("s2", root=place.root, epoch=1, custody=place.custody)).space
 
+        space = await place.open()
+        with pytest.raises(RootRefusedError, match="in use by session s1"):
+            await other()
+        await run(space, "l:c:1", "until [ -e go ]; do sleep 0.02; done", background=True)
+        await space.close()
+        with pytest.raises(RootRefusedError, match="in use by session s1"):
+            await other()
+        (place.root / "go").touch()
+        await until_async(lambda: not place.running("l:c:1"))
+        assert (await other()).instance == 1
+        assert death.dead(space.init, space.incarnation.boot_id) is True
+
+    asyncio.run(main())
+
+
+def test_a_root_of_another_home_is_refused(proven: Place, tmp_path: Path) -> None:
     async def main() -> None:
         await proven.open()
-        with pytest.raises(SpaceGoneError, match="workspace is held"):
-            await proven.spaces.open("s2", root=proven.root, epoch=1, custody="pidns")
+        with pytest.raises(RootRefusedError, match="another home"):
+            await HostSpaces(tmp_path / "another").open("s1", root=proven.root, epoch=1)
 
     asyncio.run(main())
 

@@ -6,15 +6,15 @@ import asyncio
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.record.errors import SpaceGoneError, StaleEpochError, UsageError
-from perdure.record.records import Image
 from perdure.space.client import HostSpace
 from perdure.space.space import Exec, Plan, Status, Write
-from tests.space.conftest import Place, run, until, until_async
+from tests.space.conftest import Place, run, step_numbers, until, until_async
 
 LOOP = "while :; do echo . >> beat; sleep 0.01; done"
 
@@ -79,7 +79,7 @@ def test_the_next_driver_adopts_a_command_whose_driver_was_killed(place: Place) 
 def test_a_command_that_nobody_adopts_dies_at_the_fence_with_all_it_started(place: Place) -> None:
     async def main() -> None:
         old = await place.open(1)
-        await old.start("l:c:1", Exec(f"(env -i setsid bash -c '(setsid bash -c \"{LOOP}\" &)' &) ; {LOOP}"))
+        await old.start("l:c:1", Exec(f"(env -i setsid bash -c '(setsid bash -c \"{LOOP}\" &)' &) ; sleep 300"))
         await until_async((place.root / "beat").exists)
         new = (await place.find(2)).space
         fenced = await new.fence(2, set())
@@ -191,41 +191,56 @@ def test_a_driver_that_waits_is_told_at_once_that_it_was_overtaken(place: Place)
     asyncio.run(main())
 
 
-def test_the_fence_waits_for_a_write_that_is_under_way(place: Place, tmp_path: Any) -> None:
-    """The supervisor is frozen in the middle of the write, overtaken, and thawed: either the write is whole and booked, or it never was."""
-    steps = tmp_path / "steps"
+def test_a_write_that_is_under_way_ends_before_its_fence_does(unproven: Place, tmp_path: Path) -> None:
+    """The supervisor is frozen between the new content and its rename, overtaken, and thawed (a PID 1 can't freeze itself)."""
+    order = step_numbers(unproven, tmp_path / "trace", _write)
+    unproven.session = "s2"
 
     async def main() -> None:
-        base, written = await _stopped_in_a_write(place, steps)
-        fencing = asyncio.create_task(_fence_frozen(place))
-        place_init = written.init.pid
-        os.kill(place_init, signal.SIGCONT)
-        space = await fencing
+        stop = f"spaced:{order['file written'][0]}:stop:{tmp_path / 'stopped'}"
+        old = await unproven.open(1, env={**os.environ, "PERDURE_STEPS": stop})
+        writing = asyncio.create_task(_write(old))
+        await until_async(lambda: _state(old.init.pid) == "T")
+        fencing = asyncio.create_task(unproven.find(2))
+        await asyncio.sleep(0)
+        os.kill(old.init.pid, signal.SIGCONT)
+        space = (await fencing).space
+        await space.fence(2, set())
         status = (await space.status({"l:w:1"}))["l:w:1"]
-        assert status.state == "ended"
-        if status.cause == "fenced":
-            assert status.capture is None
-        else:
-            assert status.capture is not None
-        found = (await space.capture(base)).changed
-        assert (await space.capture(base)).changed == found
+        there = (unproven.root / "written").exists()
+        assert (status.state, status.cause, status.capture is not None) in (("ended", "fenced", False), ("ended", "self", True))
+        assert there or status.cause == "fenced"
+        assert [path.name for path in unproven.root.iterdir()] == ["written"][:there]
+        await asyncio.gather(writing, return_exceptions=True)
 
     asyncio.run(main())
 
 
-async def _stopped_in_a_write(place: Place, steps: Any) -> tuple[Image, HostSpace]:
-    trace = {**os.environ, "PERDURE_STEPS": f"spaced:0:trace:{steps}"}
-    space = await place.open(1, env=trace)
+async def _write(space: HostSpace) -> None:
     base = (await space.capture(None)).image
-    await space.start("l:w:1", Write("big", "x" * (8 << 20)), base=base)
-    os.kill(space.init.pid, signal.SIGSTOP)
-    return base, space
+    await space.start("l:w:1", Write("written", "text"), base=base)
+    await space.wait("l:w:1")
 
 
-async def _fence_frozen(place: Place) -> HostSpace:
-    space = (await place.find(2)).space
-    await space.fence(2, set())
-    return space
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def test_a_frozen_driver_holds_up_nobody(place: Place) -> None:
+    """One that stopped reading its answer is overtaken like any other."""
+
+    async def main() -> None:
+        old = await place.open(1)
+        await run(old, "l:c:1", "head -c 8000000 /dev/zero; touch done", (await old.capture(None)).image)
+        parts = old.output("l:c:1")
+        await anext(parts)
+        new = (await place.find(2)).space
+        async with asyncio.timeout(15):
+            await new.fence(2, set())
+        assert (await new.capture(None)).left == ()
+        await parts.aclose()
+
+    asyncio.run(main())
 
 
 # ---- lives -------------------------------------------------------------------------------------------------------------------

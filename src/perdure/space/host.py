@@ -20,11 +20,11 @@ from msgspec import Struct
 
 from perdure.record.errors import SpaceGoneError
 from perdure.record.records import Process
-from perdure.space import death, supervisor
+from perdure.space import death, neighbour, supervisor
 from perdure.space.client import HostSpace
 from perdure.space.environment import command_environment
 from perdure.space.lane import Lanes
-from perdure.space.launch import START_S, Custody, choose, launch
+from perdure.space.launch import START_S, Custody, RootHeldError, choose, launch
 from perdure.space.supervisor import Supervisor
 from perdure.spaced.custody import boot_id
 from perdure.spaced.fence import read_floor
@@ -88,7 +88,8 @@ class HostSpaces:
     ) -> Opened:
         """Reach the living supervisor, or start its next life. It is not fenced yet if it was reached.
 
-        Raises StaleEpochError below its floor, SpaceGoneError if no supervisor comes up, UsageError if `pidns` can't be had.
+        Raises StaleEpochError below its floor, SpaceGoneError if no supervisor comes up, RootRefusedError if another session's supervisor needs the
+        root, UsageError if `pidns` can't be had.
         """
         folder = self.folder(session)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,6 +122,8 @@ class _Opening:
             previous = await self._bury() or previous
             try:
                 await launch(self._folder, self._root, custody, arguments, self._environment)
+            except RootHeldError as error:
+                await neighbour.ask_to_leave(self._folder.parent, self._root, str(error))
             except SpaceGoneError:
                 # Another opener may have been faster and its supervisor about to answer; one that never does is ended.
                 if time.monotonic() > patience and not await self._end_holder():
@@ -128,19 +131,16 @@ class _Opening:
                 await asyncio.sleep(RETRY_S)
 
     async def _reach(self) -> tuple[HostSpace, dict[str, Any]] | None:
-        """The supervisor behind the newest socket, which is recorded before anything is asked of it; None if it does not answer."""
-        names = sorted((path.name for path in self._folder.glob("s-*")), key=lambda name: int(name[2:]))
-        if not names:
-            return None
+        """The supervisor of the newest life, which is recorded before anything is asked of it; None if it does not answer."""
+        said = supervisor.identity(self._folder)
         greeting = {"verb": "hello", "token": self._token, "epoch": self._epoch, "versions": SPOKEN, "env": self._environment}
-        lanes = Lanes(self._folder, names[-1], greeting)
+        lanes = Lanes(self._folder, f"s-{said.get('instance')}", greeting)
         try:
             lane = await lanes.connect()
-        except SpaceGoneError:
+        except (FileNotFoundError, ConnectionRefusedError):
             return None
         init = death.identify(death.peer(lane.socket))
-        said = supervisor.identity(self._folder)
-        if init is None or names[-1] != f"s-{said.get('instance')}":
+        if init is None:
             lane.close()
             return None
         supervisor.record(self._folder, Supervisor(said["instance"], said["boot_id"], init, said["custody"]))

@@ -114,10 +114,8 @@ class Lanes:
         self._idle: list[Lane] = []
 
     async def connect(self) -> Lane:
-        try:
-            return await Lane.open(self.folder, self._name)
-        except OSError as error:
-            raise SpaceGoneError(f"nobody listens at {self.folder / self._name}: {error}") from error
+        """Raises OSError, as connect(2) does."""
+        return await Lane.open(self.folder, self._name)
 
     async def greet(self, lane: Lane) -> dict[str, Any]:
         """What the supervisor says of itself."""
@@ -134,7 +132,10 @@ class Lanes:
         if self._idle:
             lane = self._idle.pop()
         else:
-            lane = await self.connect()
+            try:
+                lane = await self.connect()
+            except OSError as error:
+                raise SpaceGoneError(f"nobody listens at {self.folder / self._name}: {error}") from error
             await self.greet(lane)
         try:
             yield lane

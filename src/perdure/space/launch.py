@@ -27,6 +27,10 @@ START_S = 10.0
 _PROBE_S = 10.0
 
 
+class RootHeldError(Exception):
+    """The supervisor of another session holds the directory."""
+
+
 def spaced_command(*arguments: str) -> list[str]:
     """The supervisor's own command line, free of everything that a workspace or a user's site-packages could put in its way."""
     return [sys.executable, "-I", "-S", str(Path(spaced.__file__).parent), *arguments]
@@ -89,6 +93,8 @@ async def launch(
     answer: dict[str, Any] = json.loads(line)
     if answer.get("error") == "stale":
         raise StaleEpochError(answer["message"])
+    if answer.get("what") == "workspace":
+        raise RootHeldError(answer["message"])
     if "error" in answer:
         raise SpaceGoneError(answer["message"])
     return answer

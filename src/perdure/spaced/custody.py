@@ -39,6 +39,7 @@ def boot_id() -> str:
 class Custody:
     def __init__(self) -> None:
         self.proven = os.getpid() == 1
+        self.generation = ""
         self.reaping = threading.Lock()
         self.life, self._alive = os.pipe()
         self.keepers: dict[int, str] = {}
@@ -69,7 +70,7 @@ class Custody:
             keepers = dict(self.keepers)
         found: dict[int, tuple[Row, str | None]] = {}
         for row in processes.descendants(rows, [own]):
-            found[row.pid] = (row, processes.call_key(row.pid) if row.parent == own else None)
+            found[row.pid] = (row, processes.call_key(row.pid, self.generation) if row.parent == own else None)
         for keeper, key in keepers.items():
             for row in processes.descendants(rows, [keeper]):
                 found[row.pid] = (row, key)

@@ -37,19 +37,23 @@ def coarse_ns() -> int:
 
 
 class Entry:
-    """One operation. `cause` is None while it is open; `instance` is the life of the supervisor that began it."""
+    """One operation. `cause` is None while it is open; `instance` is the life of the supervisor that began it.
 
-    def __init__(self, key: str, op: str, epoch: int, instance: int, started_ns: int, output: str, position: int) -> None:
-        self.key = key
-        self.op = op
-        self.epoch = epoch
-        self.instance = instance
-        self.started_ns = started_ns
-        self.output = output
-        self.position = position
-        self.group: tuple[int, str] | None = None
+    `doubt` is the command of one whose processes might outlive its supervisor; `group` is their process group, 0 before it is known.
+    """
+
+    def __init__(self, begun: dict[str, Any]) -> None:
+        self.key: str = begun["begin"]
+        self.op: str = begun["op"]
+        self.epoch: int = begun["epoch"]
+        self.instance: int = begun["instance"]
+        self.started_ns: int = begun["started_ns"]
+        self.output: str = begun["output"]
+        self.doubt: str | None = begun.get("doubt")
+        self.position: int = begun["n"]
+        self.group = 0
         self.cause: str | None = None
-        self.seen_ns = started_ns
+        self.seen_ns = self.started_ns
         self.ended_ns = 0
         self.result: dict[str, Any] | None = None
         self.capture: dict[str, Any] | None = None
@@ -59,7 +63,7 @@ class Entry:
     def begun(self) -> dict[str, Any]:
         """The line that makes this entry again."""
         begun = {"begin": self.key, "op": self.op, "epoch": self.epoch, "instance": self.instance}
-        return {**begun, "started_ns": self.started_ns, "output": self.output}
+        return {**begun, "started_ns": self.started_ns, "output": self.output, "doubt": self.doubt}
 
     def ended(self) -> dict[str, Any]:
         ended = {"end": self.key, "cause": self.cause, "ended_ns": self.ended_ns}
@@ -105,7 +109,7 @@ class Ledger:
 
     # ---- what operations do
 
-    def begin(self, key: str, op: dict[str, Any], epoch: int) -> tuple[Entry, bool]:
+    def begin(self, key: str, op: dict[str, Any], epoch: int, *, doubt: str | None = None) -> tuple[Entry, bool]:
         """The entry of the key, and whether it is new. ProtocolError for another operation under a known key."""
         name = hashlib.sha256(json.dumps(op, sort_keys=True).encode()).hexdigest()
         with self._lock:
@@ -115,18 +119,18 @@ class Ledger:
                     raise ProtocolError("the key %s belongs to another operation" % key)
                 return known, False
             at = self.position + 1
-            entry = Entry(key, name, epoch, self.instance, coarse_ns(), "%d" % at, at)
+            begun = {"n": at, "begin": key, "op": name, "epoch": epoch, "instance": self.instance}
+            entry = Entry({**begun, "started_ns": coarse_ns(), "output": "%d" % at, "doubt": doubt})
             step("entry begin")
             self._append(entry.begun())
             step("entry begun")
             self._entries[key] = entry
             return entry, True
 
-    def group(self, entry: Entry, pid: int, command: str) -> None:
-        """The command's process group: all that can be told of it after an unproven death."""
+    def group(self, entry: Entry, pid: int) -> None:
         with self._lock:
-            entry.group = (pid, command)
-            self._append({"group": entry.key, "pid": pid, "command": command})
+            entry.group = pid
+            self._append({"group": entry.key, "pid": pid})
 
     def end(self, entry: Entry, cause: str, result: dict[str, Any] | None, capture: dict[str, Any] | None) -> None:
         with self._lock:
@@ -241,12 +245,10 @@ class Ledger:
 
     def _apply(self, line: dict[str, Any]) -> None:
         if "begin" in line:
-            entry = Entry(
-                line["begin"], line["op"], line["epoch"], line["instance"], line["started_ns"], line["output"], line["n"]
-            )
+            entry = Entry(line)
             self._entries[entry.key] = entry
         elif "group" in line:
-            self._entries[line["group"]].group = (line["pid"], line["command"])
+            self._entries[line["group"]].group = line["pid"]
         elif "end" in line:
             entry = self._entries[line["end"]]
             entry.cause, entry.position = line["cause"], line["n"]
@@ -276,8 +278,8 @@ class Ledger:
         self._fd = os.open(beside, flags | os.O_TRUNC, 0o600)
         for entry in self._entries.values():
             self._append(entry.begun())
-            if entry.group is not None:
-                self._append({"group": entry.key, "pid": entry.group[0], "command": entry.group[1]})
+            if entry.group:
+                self._append({"group": entry.key, "pid": entry.group})
             if entry.cause is not None:
                 self._append(entry.ended())
             elif entry.seen_ns > entry.started_ns:

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     try:
         supervisor = Supervisor(folder, root, options)
     except HeldError as error:
-        return _ready(options["ready"], {"error": "held", "message": str(error)}, HELD)
+        return _ready(options["ready"], {"error": "held", "what": error.what, "message": str(error)}, HELD)
     if options["epoch"] < supervisor.gate.floor:
         message = "epoch %d is below the floor %d" % (options["epoch"], supervisor.gate.floor)
         return _ready(options["ready"], {"error": "stale", "message": message}, STALE)
@@ -67,9 +67,9 @@ class Supervisor:
     def __init__(self, folder: str, root: str, options: dict[str, Any]) -> None:
         self._folder = folder
         self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._lock_fd = state.lock(os.path.join(folder, "lock"), "the state folder")
+        self._lock_fd = state.lock(os.path.join(folder, "lock"), "state folder")
         self._root = os.path.realpath(root)
-        self._root_fd = state.lock(self._root, "the workspace", folder=True)
+        self._root_fd = state.lock(self._root, "workspace", folder=True)
         self._options = options
         self.gate = Gate(folder)
         self._lanes: dict[Requests, wire.Lane] = {}
@@ -82,6 +82,7 @@ class Supervisor:
         custody = Custody()
         kind = "pidns" if custody.proven else "unproven"
         self.identity = state.next_life(self._folder, self._root_fd, self._root, kind)
+        custody.generation = self.identity["generation"]
         step("life begins")
         os.fchdir(self._root_fd)
         with open(os.path.join(self._folder, state.TOKEN_FILE)) as file:
@@ -136,6 +137,13 @@ class Supervisor:
     def _asked_to_end(self, *_: object) -> None:
         self._ending = True
 
+    def _leave(self) -> bool:
+        """For another session of this directory: end, if nothing runs and nobody but the asker is here."""
+        if len(self._lanes) > 1 or self._operations.ledger.running() or self._operations.custody.living():
+            return False
+        self._ending = True
+        return True
+
     def _accept(self) -> None:
         try:
             connection, _ = self._socket.accept()
@@ -143,7 +151,7 @@ class Supervisor:
             return
         connection.setblocking(True)
         lane = wire.Lane(connection)
-        requests = Requests(lane, self._operations, self.identity, self._token)
+        requests = Requests(lane, self._operations, self.identity, self._token, self._leave)
         self._lanes[requests] = lane
         threading.Thread(target=self._serve, args=(requests, lane), name="lane", daemon=True).start()
 

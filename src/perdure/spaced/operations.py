@@ -45,7 +45,7 @@ class Operations:
         self.custody = custody
         self.workspace = workspace
         self.workspace_lock = threading.Lock()
-        self._commands: dict[str, Command] = {}
+        self._commands: dict[str, Command | None] = {}
         self._asked: dict[str, float] = {}
         self._commands_lock = threading.Lock()
         self._broken_off = "fenced"
@@ -55,9 +55,10 @@ class Operations:
     def start(
         self, key: str, op: dict[str, Any], base: dict[str, Any] | None, epoch: int, environment: Mapping[str, str]
     ) -> Entry:
+        doubt = None if self.custody.proven else op.get("command", "")[: processes.COMMAND_CHARACTERS] or None
         with self.gate.lock:
             self.gate.check(epoch, exactly=True)
-            entry, new = self.ledger.begin(key, op, epoch)
+            entry, new = self.ledger.begin(key, op, epoch, doubt=doubt)
         if new:
             arguments = (entry, {**_DEFAULTS.get(op["type"], {}), **op}, base, environment)
             threading.Thread(target=self._run, args=arguments, name=key, daemon=True).start()
@@ -70,8 +71,9 @@ class Operations:
             if entry is None or entry.cause is not None:
                 return
             self._asked[key] = grace_s
-            if key in self._commands:
-                self._commands[key].ask_to_end(grace_s)
+            command = self._commands.get(key)
+            if command is not None:
+                command.ask_to_end(grace_s)
 
     def fence(self, epoch: int, adopt: set[str]) -> tuple[list[str], int]:
         """Raise the floor; (adopted keys, processes killed). All or nothing: one running operation that nobody adopts, and every process dies."""
@@ -128,15 +130,14 @@ class Operations:
 
     def survivors(self) -> list[dict[str, Any]]:
         """What of earlier lives is not proven dead. A namespace takes its processes with it; of a life without one every lost command is named."""
-        older = [entry for entry in self.ledger.older() if entry.group is not None]
+        older = [entry for entry in self.ledger.older() if entry.doubt is not None]
         if not older:
             return []
-        found = survivors.end({entry.key for entry in older}, set(self.custody.living()))
+        found = survivors.end({entry.key for entry in older}, self.custody.generation, set(self.custody.living()))
         named = {row.pid: _process(row.pid, key, []) for row, key in found}
         for entry in older:
-            if entry.cause is None and entry.group is not None:
-                pid, command = entry.group
-                named.setdefault(pid, {"pid": pid, "command": command, "call": call_of(entry.key)})
+            if entry.cause is None:
+                named.setdefault(entry.group, {"pid": entry.group, "command": entry.doubt, "call": call_of(entry.key)})
         return list(named.values())
 
     def settle(self, image: dict[str, Any]) -> dict[str, Any]:
@@ -208,17 +209,19 @@ class Operations:
         else:
             asked = {name: op[name] for name in ("pattern", "path", "glob", "limit") if name in op}
             arguments = [sys.executable, "-I", "-S", _SEARCH, json.dumps(asked)]
-        environment = {**environment, "PWD": self.workspace.root_path, processes.CALL_KEY: entry.key, **op["env"]}
+        marks = {processes.SPACE: self.custody.generation, processes.CALL_KEY: entry.key}
+        environment = {**environment, "PWD": self.workspace.root_path, **op["env"], **marks}
         fd = os.open(self.output_path(entry), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._commands[entry.key] = None
         try:
             command = Command(self.custody, entry.key, arguments, environment, fd, cancelled)
-            with self._commands_lock:
-                self._commands[entry.key] = command
-                if entry.key in self._asked:
-                    command.ask_to_end(self._asked[entry.key])
             try:
+                with self._commands_lock:
+                    self._commands[entry.key] = command
+                    if entry.key in self._asked:
+                        command.ask_to_end(self._asked[entry.key])
                 if not self.custody.proven:
-                    self.ledger.group(entry, command.pid, processes.command(command.pid))
+                    self.ledger.group(entry, command.pid)
                 cause = "self" if op["background"] else command.run(op["timeout_s"], op["max_output_bytes"])
                 step("command ended")
             finally:
@@ -227,6 +230,7 @@ class Operations:
                 command.close()
             return self._ended(entry, op, command, cause, fd)
         finally:
+            self._commands.pop(entry.key, None)
             os.close(fd)
 
     def _ended(self, entry: Entry, op: dict[str, Any], command: Command, cause: str, fd: int) -> tuple[str, dict[str, Any]]:

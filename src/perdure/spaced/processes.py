@@ -16,6 +16,7 @@ from typing import Iterable, NamedTuple, Sequence
 
 LINUX = sys.platform == "linux"
 CALL_KEY = "PERDURE_CALL_KEY"
+SPACE = "PERDURE_SPACE"
 COMMAND_CHARACTERS = 200
 _WRITABLE = os.O_WRONLY | os.O_RDWR
 _LISTEN = "0A"
@@ -94,12 +95,10 @@ def command(pid: int) -> str:
     return (line or "[%s]" % _text("/proc/%d/comm" % pid).strip())[:COMMAND_CHARACTERS]
 
 
-def call_key(pid: int) -> str | None:
-    """The key of the operation that it was started by, from its environment (Linux)."""
-    for setting in _text("/proc/%d/environ" % pid).split("\0"):
-        if setting.startswith(CALL_KEY + "="):
-            return setting[len(CALL_KEY) + 1 :]
-    return None
+def call_key(pid: int, generation: str) -> str | None:
+    """The key of the operation that it was started by, from its environment (Linux); None if it is not of this Space."""
+    settings = dict(setting.partition("=")[::2] for setting in _text("/proc/%d/environ" % pid).split("\0"))
+    return settings.get(CALL_KEY) if settings.get(SPACE) == generation else None
 
 
 def ports(pids: Iterable[int]) -> dict[int, list[int]]:

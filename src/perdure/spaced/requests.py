@@ -31,7 +31,9 @@ FETCH_DIGESTS = 256
 class Requests:
     """One lane's requests, in its thread."""
 
-    def __init__(self, lane: Lane, operations: Operations, identity: dict[str, Any], token: str) -> None:
+    def __init__(
+        self, lane: Lane, operations: Operations, identity: dict[str, Any], token: str, leave: Callable[[], bool]
+    ) -> None:
         self._lane = lane
         self._operations = operations
         self._ledger: Ledger = operations.ledger
@@ -39,6 +41,7 @@ class Requests:
         self._custody: Custody = operations.custody
         self._identity = identity
         self._token = token
+        self._leave = leave
         self._environment = dict(os.environ)
         self.busy_since: float | None = None
 
@@ -94,6 +97,9 @@ class Requests:
         if "env" in request:
             self._environment = request["env"]
         return {**self._identity, "version": version, "floor": self._gate.floor, "position": self._ledger.position}
+
+    def _do_leave(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
+        return {"leaves": self._leave()}
 
     # ---- operations
 

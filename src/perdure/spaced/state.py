@@ -21,7 +21,11 @@ _OF_A_GENERATION = ("ledger", "stamp", "outputs")
 
 
 class HeldError(Exception):
-    """Another supervisor lives in this folder, or another Space holds the root."""
+    """Another supervisor lives in this folder, or another Space's holds the root (`what`)."""
+
+    def __init__(self, what: str, path: str) -> None:
+        super().__init__("the %s %s is held by another supervisor" % (what, path))
+        self.what = what
 
 
 def lock(path: str, what: str, *, folder: bool = False) -> int:
@@ -32,7 +36,7 @@ def lock(path: str, what: str, *, folder: bool = False) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(fd)
-        raise HeldError("%s is held by another supervisor: %s" % (what, path)) from error
+        raise HeldError(what, path) from error
     return fd
 
 
