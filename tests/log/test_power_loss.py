@@ -15,6 +15,7 @@ from perdure.log.store import Admission, Rest
 from perdure.record.records import NoteAdded
 
 LARGE = bytes(range(256)) * 1024
+CLOCK = Clock()
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> list[Op]:
 
 async def _live(home: Path, disk: Disk) -> None:
     for life in range(2):
-        async with await SqliteStore.open(home, clock=Clock(), vfs=disk.name) as store:
+        async with await SqliteStore.open(home, clock=CLOCK, vfs=disk.name) as store:
             if life == 0:
                 await store.create(header("s"))
             grant, _ = await store.acquire("s", OWNER, expected=life)
@@ -45,6 +46,10 @@ async def _live(home: Path, disk: Disk) -> None:
             disk.ack(f"{life}.chunk")
             await store.admit("s", Admission(f"{life}.r", note(f"{life}.request")))
             disk.ack(f"{life}.request")
+            loose = LARGE + b"loose"
+            await store.blobs.put([(digest(loose), loose)], pin="x", ttl_s=0)
+            kept = {digest(LARGE + bytes([n])) for n in range(life + 1)}
+            assert await store.blobs.sweep(kept, before=CLOCK.now + 1) == 1
             await store.release(grant, inbox_seen=1000, rest=Rest())
 
 

@@ -18,12 +18,16 @@ WAL_LIMIT_BYTES = 64 << 20
 
 
 class Pragmas(Struct, frozen=True):
-    """What a file is opened with; all of it is verified. `checkpoint_pages` is the length of the WAL that starts a checkpoint."""
+    """How a file is opened and written; its pragmas are verified.
+
+    `checkpoint_pages` is the length of the WAL that starts a checkpoint, `group_writes` how many waiting writes may share a transaction.
+    """
 
     synchronous: int = 2
     page_bytes: int = 4096
     checkpoint_pages: int = 1000
     incremental_vacuum: bool = False
+    group_writes: int = 64
 
 
 def connect(path: Path, pragmas: Pragmas, vfs: str | None, *, busy_s: float) -> apsw.Connection:

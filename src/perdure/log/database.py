@@ -1,7 +1,8 @@
 """One SQLite file: its connection, its transactions, and what can go wrong with them.
 
-A write is `BEGIN IMMEDIATE`, a closure, `COMMIT`, all in one job of the file's thread: no transaction ever spans an await. The failures
-that SQLite reports become the few that the rest of Perdure knows:
+A write is `BEGIN IMMEDIATE`, a closure, `COMMIT`, all in one job of the file's thread: no transaction ever spans an await. Writes that wait for
+the thread at the same time share one transaction, each in a savepoint of its own, and so one sync: what a disk can sync in a second limits a
+home's sessions no longer. The failures that SQLite reports become the few that the rest of Perdure knows:
 
 * busy for longer than two seconds → look for the holder (`perdure.log.holder`), in the end StoreLockedError;
 * full → rolled back, StoreFullError: nothing of it was stored, since a commit's last frame is the last thing written;
@@ -16,10 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import apsw
 
@@ -41,6 +43,43 @@ LEAVE_S = 0.5
 
 BUSY_S = 2.0
 """After so long the lock's holder is looked for; after five times that the request is given up."""
+
+
+class Write(Generic[T]):
+    """One closure on its way through a transaction, and what became of it."""
+
+    def __init__(self, work: Work[T]) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self._result: T
+        self.settled = False
+
+    def run(self, connection: apsw.Connection, *, alone: bool) -> None:
+        """Its own failure leaves the transaction to the others; what breaks the whole transaction is raised."""
+        try:
+            if alone:
+                self._result = self._work(connection)
+            else:
+                with connection:
+                    self._result = self._work(connection)
+        except (apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.NotADBError):
+            raise
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def failed(self) -> bool:
+        return self._error is not None
+
+    def settle(self, error: BaseException | None = None) -> None:
+        """Durable, or not: then for the error, unless it had one of its own."""
+        self._error = self._error or error
+        self.settled = True
+
+    def outcome(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class Gate(Protocol):
@@ -67,6 +106,8 @@ class Database:
         self._gate, self._vfs, self._busy_s = gate, vfs, busy_s
         self._shm = path.with_name(path.name + "-shm")
         self._connection: apsw.Connection | None = None
+        self._waiting: deque[Write[Any]] = deque()
+        self._owed: BaseException | None = None
         self._wal_pages = 0
         self._data_version = 0
         self._mark: Mark = 1
@@ -85,9 +126,11 @@ class Database:
         return await self._worker.run(lambda: self._guarded(work))
 
     async def write(self, work: Work[T]) -> T:
-        """The closure's result once it is durable. What it raises rolls back."""
+        """The closure's result once it is durable. What it raises takes back what it did."""
+        write = Write(work)
+        self._waiting.append(write)
         try:
-            return await self._worker.run(lambda: self._guarded(lambda connection: self._transact(connection, work)))
+            return await self._worker.run(lambda: self._write(write))
         finally:
             self._changed.set()
 
@@ -127,6 +170,9 @@ class Database:
 
     def _guarded(self, work: Work[T]) -> T:
         """The work on an open connection, again while somebody else holds the lock."""
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            raise owed
         patience = Patience(self._shm, self._busy_s)
         while True:
             try:
@@ -136,22 +182,44 @@ class Database:
             except apsw.Error as error:
                 raise self._reading_failed(error) from error
 
-    def _transact(self, connection: apsw.Connection, work: Work[T]) -> T:
+    def _write(self, write: Write[T]) -> T:
+        def settle(connection: apsw.Connection) -> None:
+            while not write.settled:
+                self._transact(connection)
+
+        try:
+            self._guarded(settle)
+        finally:
+            if not write.settled:
+                self._waiting.remove(write)  # whoever is told that the file was locked must not be served later
+        return write.outcome()
+
+    def _transact(self, connection: apsw.Connection) -> None:
+        """Those who wait, together."""
         connection.execute("BEGIN IMMEDIATE")
+        writes = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._pragmas.group_writes))]
+        try:
+            self._commit(connection, writes)
+            failure = None
+        except BaseException as error:
+            failure = error
+        for write in writes:
+            write.settle(failure)
+
+    def _commit(self, connection: apsw.Connection, writes: list[Write[Any]]) -> None:
         at_commit = False
         try:
-            result = work(connection)
-            at_commit = True
-            connection.execute("COMMIT")
-        except apsw.BusyError:
-            raise
+            for write in writes:
+                write.run(connection, alone=len(writes) == 1)
+            if not all(write.failed for write in writes):
+                at_commit = True
+                connection.execute("COMMIT")
+                self._mark += 1
         except apsw.Error as error:
             raise self._writing_failed(connection, error, at_commit=at_commit) from error
         finally:
             if self._connection is connection and connection.in_transaction:
                 connection.execute("ROLLBACK")
-        self._mark += 1
-        return result
 
     def _look(self, connection: apsw.Connection) -> None:
         version = connection.pragma("data_version")
@@ -161,6 +229,13 @@ class Database:
             self._mark += 1
 
     def _between(self) -> None:
+        """Nobody waits for this, so that what goes wrong is owed to whoever asks next."""
+        try:
+            self._look_after()
+        except BaseException as error:
+            self._owed = error
+
+    def _look_after(self) -> None:
         """Leave a file that waits to be rewritten, though nothing was asked of us; or see to the WAL."""
         if self._connection is None:
             return

@@ -28,7 +28,7 @@ from perdure.record.errors import UsageError
 from perdure.record.parts import Digest
 from perdure.record.records import Draft, Owner, Seq, Stored
 
-BULK = Pragmas(page_bytes=16 * 1024, checkpoint_pages=1024, incremental_vacuum=True)
+BULK = Pragmas(page_bytes=16 * 1024, checkpoint_pages=1024, incremental_vacuum=True, group_writes=1)
 
 
 class SqliteStore:

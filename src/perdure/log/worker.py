@@ -19,13 +19,12 @@ _Settle = Callable[[Any, BaseException | None], None]
 
 
 class Worker:
-    """`between` runs on the thread when a job's outcome has been handed over, and every `idle_s` while there is none: work that nobody waits for."""
+    """`between` runs on the thread when a job's outcome has been handed over, and every `idle_s` while there is none. It must not raise."""
 
     def __init__(self, name: str, between: Callable[[], None], idle_s: float | None = None) -> None:
         self._queue: SimpleQueue[tuple[Callable[[], Any], _Settle] | None] = SimpleQueue()
         self._between = between
         self._idle_s = idle_s
-        self._owed: BaseException | None = None
         self._closed = False
         # A daemon: an interpreter that ends in the middle of a transaction is a crash like any other.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -77,30 +76,21 @@ class Worker:
             try:
                 item = self._queue.get(timeout=self._idle_s)
             except Empty:
-                self._look_after()
+                self._between()
                 continue
             if item is None:
                 return
-            self._do(*item)
+            _do(*item)
             del item  # a waiting thread must not keep the last job's data alive
-            self._look_after()
-
-    def _do(self, job: Callable[[], Any], settle: _Settle) -> None:
-        owed, self._owed = self._owed, None
-        try:
-            if owed is not None:
-                raise owed
-            result, error = job(), None
-        except BaseException as raised:
-            result, error = None, raised
-        settle(result, error)
-
-    def _look_after(self) -> None:
-        """What goes wrong where nobody waits is owed to whoever asks next."""
-        try:
             self._between()
-        except BaseException as error:
-            self._owed = error
+
+
+def _do(job: Callable[[], Any], settle: _Settle) -> None:
+    try:
+        result, error = job(), None
+    except BaseException as raised:
+        result, error = None, raised
+    settle(result, error)
 
 
 def _resolve(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
