@@ -21,6 +21,7 @@ from perdure.spaced.custody import Custody
 from perdure.spaced.errors import FencedError, OpError
 from perdure.spaced.fence import Gate
 from perdure.spaced.ledger import FENCED, Entry, Ledger
+from perdure.spaced.processes import Row
 from perdure.spaced.steps import step
 from perdure.spaced.workspace import Workspace
 
@@ -118,13 +119,16 @@ class Operations:
             step("capture")
             living = self.custody.living()
             capture = self.workspace.capture(base, hot=processes.hot(living), cancelled=cancelled)
-            left = self.left()
+            left = self._left(living)
             step("captured")
         return {**capture, "left": left} if left else capture
 
     def left(self) -> list[dict[str, Any]]:
         """Living processes that no running command answers for, in the shape of `Process`."""
-        rows = {pid: key for pid, (_, key) in self.custody.living().items() if key not in self._commands}
+        return self._left(self.custody.living())
+
+    def _left(self, living: dict[int, tuple[Row, str | None]]) -> list[dict[str, Any]]:
+        rows = {pid: key for pid, (_, key) in living.items() if key not in self._commands}
         ports = processes.ports(rows)
         return [_process(pid, key, ports.get(pid, [])) for pid, key in sorted(rows.items())]
 

@@ -102,7 +102,10 @@ def call_key(pid: int, generation: str) -> str | None:
 
 
 def ports(pids: Iterable[int]) -> dict[int, list[int]]:
-    """Listening TCP ports by process."""
+    """Listening TCP ports by process. The kernel's tables take milliseconds to read, so they are read for somebody only."""
+    pids = list(pids)
+    if not pids:
+        return {}
     listening = {}
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in _text(path).splitlines()[1:]:

@@ -135,7 +135,9 @@ class Requests:
                 break
             else:
                 self._look(epoch)
-                time.sleep(OUTPUT_PAUSE_S)
+                with self._ledger.changed:
+                    if entry.cause is None:
+                        self._ledger.changed.wait(OUTPUT_PAUSE_S)
         return {"offset": offset}
 
     def _do_processes(self, request: dict[str, Any], epoch: int) -> list[dict[str, Any]]:
