@@ -21,7 +21,8 @@ class Spent(Struct, frozen=True):
 class Usage(Struct, frozen=True):
     """`failing` is what failed last, `failures` how often in a row it did exactly so.
 
-    `losses` counts, per tool and arguments, how often running them took the Space down, within the active submissions.
+    `losses` counts, per tool and arguments, how often running them took the Space down, within the active submissions; `lost` are the keys of
+    the attempts that are counted: a Space that dies again while one is being undone was not taken down by it.
     """
 
     session: Spent = Spent()
@@ -29,6 +30,7 @@ class Usage(Struct, frozen=True):
     failing: str = ""
     failures: int = 0
     losses: dict[str, int] = {}
+    lost: frozenset[str] = frozenset()
 
 
 def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: str | None) -> Usage:
@@ -49,12 +51,16 @@ def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: str | None) -> 
                 return replace(usage, failing="", failures=0) if usage.failures else usage
             return _fail(usage, f"{signature(calls[id].tool, calls[id].args)}: {outcome}: {result.text[:500]}")
         case r.SpaceLost():
-            running = [signature(c.tool, c.args) for c in calls.values() if c.started and c.started.effect != "none"]
-            losses = {**usage.losses, **{s: usage.losses.get(s, 0) + 1 for s in running}}
-            return replace(usage, losses=losses)
+            running = {
+                c.started.key: signature(c.tool, c.args)
+                for c in calls.values()
+                if c.started and c.started.ledgered and c.started.effect != "none" and c.started.key not in usage.lost
+            }
+            losses = {**usage.losses, **{s: usage.losses.get(s, 0) + 1 for s in running.values()}}
+            return replace(usage, losses=losses, lost=usage.lost | running.keys())
         case r.SubmissionSettled(submission=id):
             rest = {key: spent for key, spent in usage.submissions.items() if key != id}
-            return replace(usage, submissions=rest, losses={}, failing="", failures=0)
+            return replace(usage, submissions=rest, losses={}, lost=frozenset(), failing="", failures=0)
         case _:
             return usage
 
