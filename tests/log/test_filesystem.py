@@ -40,13 +40,14 @@ DARWIN = """\
     ],
 )
 def test_the_innermost_and_last_mount_counts(path: str, kind: str) -> None:
-    assert filesystem._deepest(Path(path), filesystem._linux_mounts(MOUNTINFO)) == kind
+    mount = filesystem._deepest(Path(path), filesystem._linux_mounts(MOUNTINFO))
+    assert mount is not None and mount.kind == kind
 
 
 def test_macos_says_it_in_its_own_way() -> None:
     mounts = filesystem._darwin_mounts(DARWIN)
-    assert filesystem._deepest(Path("/Volumes/share/home"), mounts) == "smbfs"
-    assert filesystem._deepest(Path("/Users/ada"), mounts) == "apfs"
+    assert filesystem._deepest(Path("/Volumes/share/home"), mounts) == filesystem.Mount("/Volumes/share", "smbfs")
+    assert filesystem._deepest(Path("/Users/ada"), mounts) == filesystem.Mount("/", "apfs")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "fuse", "9p", "virtiofs"])

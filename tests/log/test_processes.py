@@ -164,3 +164,24 @@ def test_a_stopped_reader_does_not_let_the_wal_grow_for_ever(tmp_path, peer, mon
             assert (tmp_path / "log.db-wal").stat().st_size < 12 << 20
 
     asyncio.run(run())
+
+
+@needs_proc
+def test_a_holder_is_found_where_stat_numbers_devices_otherwise(tmp_path, peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On btrfs `/proc/locks` has the file system's number, and stat(2) that of the subvolume."""
+    real = Path.stat
+
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            await session(store)
+            other = peer(tmp_path)
+            assert other.ask("hold BEGIN IMMEDIATE") == "inside"
+
+            class Status:
+                st_dev, st_ino = 12345, real(tmp_path / "log.db-shm").st_ino
+
+            monkeypatch.setattr(Path, "stat", lambda path, **how: Status if path.name == "log.db-shm" else real(path, **how))
+            assert holder.holders(tmp_path / "log.db-shm", holder.WRITER) == [other.pid]
+            monkeypatch.undo()
+
+    asyncio.run(run())

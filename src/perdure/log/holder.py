@@ -20,6 +20,7 @@ from pathlib import Path
 
 import apsw
 
+from perdure.log.filesystem import mount_of
 from perdure.record.errors import StoreLockedError
 
 WRITER = frozenset({120, 121})
@@ -66,11 +67,11 @@ def end_stopped_holder(shm: Path, locks: frozenset[int]) -> bool:
 def holders(path: Path, locks: frozenset[int], kind: str = "POSIX") -> list[int]:
     """Other processes that hold one of these bytes of the file for writing or reading; an flock(2) holds every byte."""
     try:
-        status, table = path.stat(), Path("/proc/locks").read_text()
+        names, table = _names(path), Path("/proc/locks").read_text()
     except FileNotFoundError:
         return []
     lines = (line for line in table.splitlines() if f" {kind} " in line)
-    pids = [pid for pid, file, taken in map(_parse, lines) if file == _name(status) and any(byte in taken for byte in locks)]
+    pids = [pid for pid, file, taken in map(_parse, lines) if file in names and any(byte in taken for byte in locks)]
     return [pid for pid in dict.fromkeys(pids) if pid > 0 and pid != os.getpid()]
 
 
@@ -117,8 +118,11 @@ def _parse(line: str) -> tuple[int, tuple[int, int, int], range]:
     return int(pid), (int(major, 16), int(minor, 16), int(inode)), range(int(first), end)
 
 
-def _name(status: os.stat_result) -> tuple[int, int, int]:
-    return os.major(status.st_dev), os.minor(status.st_dev), status.st_ino
+def _names(path: Path) -> set[tuple[int, int, int]]:
+    """Device and inode of the file, as stat(2) has them and as the kernel numbers the file system itself."""
+    status, mount = path.stat(), mount_of(path)
+    devices = {(os.major(status.st_dev), os.minor(status.st_dev)), *([] if mount is None else [mount.device])}
+    return {(*device, status.st_ino) for device in devices}
 
 
 def _await_death(pidfd: int) -> None:
