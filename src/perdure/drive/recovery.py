@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.drive import told
 from perdure.drive.decide import Adopt, Decision, Evidence, Known, Start, Stay, Undo, Unknown, classify, decide
@@ -201,8 +202,6 @@ class Recovery:
         """What is to be taken back; None where nothing is, since it can't be."""
         known = await image.digests(call.salvages, self._site.source)
         answer = self._answer("changed_after_crash")
-        if answer == "restore" and window is not None:
-            window = Window(window.start_ns, window.end_ns, proven=True)
         plan = await self._site.space.plan(base, self._site.source, window, known=known)
         if plan.blocked is not None:
             await self._end_unknown(call, "lost", plan.blocked, plan)
@@ -214,7 +213,7 @@ class Recovery:
                 f"{paths} changed after the last sign of life of {call.id}; `perdure resume --keep` keeps such files, "
                 "`--restore` puts them back as before the call",
             )
-        return plan
+        return _with_doubtful(plan) if answer == "restore" else plan
 
     def _window(self, item: _Found) -> Window:
         """When the lost call may have acted. A window that was decided on stays: its evidence is gone by now."""
@@ -328,6 +327,14 @@ def _recovered(call: Call, decision: str, evidence: str, window: Window | None, 
         kept=_shown(plan.kept),
         salvage=plan.salvage,
     )
+
+
+def _with_doubtful(plan: Plan) -> Plan:
+    """A person said that what changed after the last sign of life is the call's as well. It is salvaged already; git's own files are never put back."""
+    also = set(plan.doubtful) & set(plan.kept)
+    taken = tuple(sorted({*plan.take_back, *also}))
+    kept = tuple(path for path in plan.kept if path not in also)
+    return replace(plan, take_back=taken, take_back_count=len(taken), kept=kept, kept_count=len(kept))
 
 
 def _salvage_id(plan: Plan) -> str | None:
