@@ -34,6 +34,7 @@ HERE = Path(__file__).parent
 SESSION = "demo"
 PROMPT = "A discount over several lines loses a cent. Find out why, mend it, and add tests and more cases."
 COLOURS = {"kill": "red", "recovery": "yellow", "failure": "red", "model": "cyan", "person": "green", "workspace": "magenta"}
+TOLD = ("kill", "recovery", "session", "failure")
 MID_COMMAND_S = 1.0
 MID_ANSWER_CHARS = 150
 LIMIT_S = 600.0
@@ -165,9 +166,10 @@ class _Demo:
     # ---- the report --------------------------------------------------------------------------------------------------------
 
     def _report(self) -> int:
-        click.secho("\nWhat happened", bold=True)
+        click.secho("\nThe kills, and what became of them", bold=True)
         for line in timeline(self._records, self._kills):
-            _echo(line)
+            if line.style in TOLD or line.text.endswith("begins"):
+                _echo(line)
         sums = tally(self._records)
         verified = self._command("verify", SESSION)
         tests = subprocess.run(["sh", "check"], cwd=self._project, capture_output=True, text=True)
