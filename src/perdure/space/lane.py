@@ -22,6 +22,9 @@ from perdure.spaced.errors import ProtocolError
 IDLE_LANES = 4
 READ_LIMIT_BYTES = 1 << 20
 
+Frame = tuple[dict[str, Any], bytes]
+"""A header and its payload."""
+
 
 class Lane:
     """One connection. Every method raises SpaceGoneError when the supervisor is gone or has been silent for 10 s."""
@@ -29,6 +32,7 @@ class Lane:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._ahead: asyncio.Task[Frame] | None = None
 
     @classmethod
     async def open(cls, folder: Path, name: str) -> Lane:
@@ -58,7 +62,7 @@ class Lane:
         """The frames of the answer; the last one has `ok`."""
         await self._send(dict(request))
         while True:
-            header, payload = await self._receive()
+            header, payload = await self._next()
             if "error" in header:
                 raise _error(header)
             if "need" in header:
@@ -70,11 +74,25 @@ class Lane:
                     return
 
     def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
         self._writer.close()
 
     async def _serve(self, digests: Iterable[Digest], source: ChunkSource) -> None:
+        """Send the chunks, unless the supervisor breaks the request off while they are fetched."""
+        fetching = asyncio.ensure_future(source(digests))
+        try:
+            while not fetching.done():
+                self._ahead = self._ahead or asyncio.create_task(self._receive())
+                await asyncio.wait({fetching, self._ahead}, return_when=asyncio.FIRST_COMPLETED)
+                if self._ahead.done():
+                    header, _ = await self._next()
+                    if "error" in header:
+                        raise _error(header)
+        finally:
+            fetching.cancel()
         batch: list[tuple[Digest, bytes]] = []
-        for digest, data in (await source(digests)).items():
+        for digest, data in (await fetching).items():
             batch.append((digest, data))
             if sum(len(data) for _, data in batch) >= wire.BATCH_BYTES:
                 await self._have(batch, more=True)
@@ -85,6 +103,10 @@ class Lane:
         sizes = [[digest, len(data)] for digest, data in batch]
         await self._send({"have": sizes, "more": more}, b"".join(data for _, data in batch))
 
+    async def _next(self) -> Frame:
+        ahead, self._ahead = self._ahead, None
+        return await (self._receive() if ahead is None else ahead)
+
     async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         try:
             self._writer.write(wire.encode(header, payload))
@@ -93,7 +115,7 @@ class Lane:
         except (OSError, TimeoutError) as error:
             raise SpaceGoneError(f"the supervisor does not listen any more: {error}") from error
 
-    async def _receive(self) -> tuple[dict[str, Any], bytes]:
+    async def _receive(self) -> Frame:
         try:
             async with asyncio.timeout(wire.SILENCE_S):
                 head, payload = wire.lengths(await self._reader.readexactly(wire.PREFIX.size))

@@ -71,9 +71,7 @@ def _keep(arguments: Sequence[str], environment: Mapping[str, str], output_fd: i
     for number in _DEFAULT_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     subreaper()
-    program = os.fork()
-    if program == 0:
-        _in_child(lambda: _become(arguments, environment, output_fd))
+    program = _spawn(arguments, environment, output_fd, report)
     rename("spaced-keeper")
     for number in _POLITE_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -95,18 +93,19 @@ def _keep(arguments: Sequence[str], environment: Mapping[str, str], output_fd: i
                 processes.send(row, signal.SIGKILL)
 
 
-def _become(arguments: Sequence[str], environment: Mapping[str, str], output_fd: int) -> None:
-    os.setsid()
+def _spawn(arguments: Sequence[str], environment: Mapping[str, str], output_fd: int, report: int) -> int:
+    """The program's pid. By posix_spawn(3), since a second fork of all this memory costs as much as the program does.
+
+    It inherits the three standard descriptors and no other: whatever Python opens is close-on-exec.
+    """
     nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(output_fd, 1)
-    os.dup2(output_fd, 2)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    standard = [(os.POSIX_SPAWN_DUP2, nothing, 0), (os.POSIX_SPAWN_DUP2, output_fd, 1), (os.POSIX_SPAWN_DUP2, output_fd, 2)]
     try:
-        os.execvpe(arguments[0], list(arguments), dict(environment))
+        return os.posix_spawn(arguments[0], list(arguments), dict(environment), file_actions=standard, setsid=True)
     except OSError as error:
-        os.write(2, ("%s: %s\n" % (arguments[0], error.strerror)).encode())
-        os._exit(127)
+        os.write(output_fd, ("%s: %s\n" % (arguments[0], error.strerror)).encode())
+        _report(report, b"exit 127\n")
+        os._exit(0)
 
 
 def _reap(report: int, program: int) -> bool:

@@ -1,7 +1,7 @@
 """The supervisor's life: lock, identity, floor, ledger, root, then a lane's thread for each connection until nobody needs it.
 
     spaced STATE ROOT --epoch N [--ready-fd N] [--detach] [--own] [--exclude JSON] [--idle-s S]     serve
-    spaced --scan ROOT STATE                                                             print one capture, change nothing
+    spaced --scan ROOT STATE [--base JSON]               print one capture, change nothing; what equals the base is copied nowhere
 
 The main thread accepts, reaps and ticks; it never waits for anything else. Signals arrive through a wake-up descriptor, so nothing is
 masked that a command could inherit. Exit codes: 0 idle or asked to, 3 another one holds the folder or the root, 4 an epoch below the floor.
@@ -40,7 +40,7 @@ TICK_S = 1.0
 def main(arguments: list[str]) -> int:
     options = _options(arguments)
     if options["scan"]:
-        return _scan(*options["paths"])
+        return _scan(*options["paths"], options["base"])
     listen("spaced")
     rename("spaced")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -185,11 +185,11 @@ class Supervisor:
         return 0
 
 
-def _scan(root: str, folder: str) -> int:
+def _scan(root: str, folder: str, base: dict[str, Any] | None) -> int:
     root = os.path.realpath(root)
     root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     workspace = Workspace(root_fd, root, folder, own=False)
-    json.dump(workspace.capture(None, hot=set(), cancelled=lambda: False), sys.stdout)
+    json.dump(workspace.capture(base, hot=set(), cancelled=lambda: False), sys.stdout)
     return 0
 
 
@@ -203,7 +203,7 @@ def _ready(fd: int | None, answer: dict[str, Any], code: int) -> int:
 
 def _options(arguments: list[str]) -> dict[str, Any]:
     options: dict[str, Any] = {"paths": [], "scan": False, "own": False, "detach": False, "ready": None}
-    options.update({"epoch": 0, "exclude": [], "idle_s": IDLE_S})
+    options.update({"epoch": 0, "exclude": [], "idle_s": IDLE_S, "base": None})
     rest = iter(arguments)
     for argument in rest:
         if argument in ("--scan", "--own", "--detach"):
@@ -212,8 +212,8 @@ def _options(arguments: list[str]) -> dict[str, Any]:
             options["ready"] = int(next(rest))
         elif argument == "--epoch":
             options["epoch"] = int(next(rest))
-        elif argument == "--exclude":
-            options["exclude"] = json.loads(next(rest))
+        elif argument in ("--exclude", "--base"):
+            options[argument[2:]] = json.loads(next(rest))
         elif argument == "--idle-s":
             options["idle_s"] = float(next(rest))
         else:
