@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from perdure.log.sqlite import SqliteStore
 from perdure.record.errors import StoreLockedError
 
 pytestmark = pytest.mark.crash
-Start = Callable[[Path], object]
+Start = Callable[[Path], Any]
 
 
 @asynccontextmanager
@@ -26,7 +27,7 @@ async def opened(home: Path, busy_s: float = 0.2) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-def test_processes_commit_at_once(tmp_path, peer) -> None:
+def test_processes_commit_at_once(tmp_path: Path, peer: Start) -> None:
     async def run() -> None:
         async with opened(tmp_path) as store:
             grants = [await session(store, name) for name in ("a", "b", "c")]
@@ -43,7 +44,7 @@ def test_processes_commit_at_once(tmp_path, peer) -> None:
     asyncio.run(run())
 
 
-def test_another_processs_commit_is_noticed(tmp_path, peer) -> None:
+def test_another_processs_commit_is_noticed(tmp_path: Path, peer: Start) -> None:
     async def run() -> None:
         async with opened(tmp_path) as store:
             await session(store)
@@ -62,7 +63,7 @@ def test_another_processs_commit_is_noticed(tmp_path, peer) -> None:
 
 
 @pytest.mark.parametrize(("kind", "at"), [*(("write", n) for n in range(1, 7)), ("sync", 1)])
-def test_a_writer_killed_in_mid_commit_leaves_all_or_nothing(kind: str, at: int, tmp_path, peer) -> None:
+def test_a_writer_killed_in_mid_commit_leaves_all_or_nothing(kind: str, at: int, tmp_path: Path, peer: Start) -> None:
     async def run() -> None:
         async with opened(tmp_path) as store:
             grant = await session(store)
@@ -83,7 +84,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs 
 
 @needs_proc
 @pytest.mark.parametrize("begin", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
-def test_a_process_stopped_in_a_transaction_is_ended(begin: str, tmp_path, peer) -> None:
+def test_a_process_stopped_in_a_transaction_is_ended(begin: str, tmp_path: Path, peer: Start) -> None:
     async def run() -> None:
         async with opened(tmp_path) as store:
             grant = await session(store)
@@ -97,7 +98,7 @@ def test_a_process_stopped_in_a_transaction_is_ended(begin: str, tmp_path, peer)
 
 
 @needs_proc
-def test_a_living_holder_is_named_and_left_alone(tmp_path, peer) -> None:
+def test_a_living_holder_is_named_and_left_alone(tmp_path: Path, peer: Start) -> None:
     async def run() -> None:
         async with opened(tmp_path) as store:
             grant = await session(store)
@@ -114,7 +115,7 @@ def test_a_living_holder_is_named_and_left_alone(tmp_path, peer) -> None:
 
 
 @needs_proc
-def test_a_stopped_holder_that_goes_on_is_left_alone(tmp_path, peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_holder_that_goes_on_is_left_alone(tmp_path: Path, peer: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with opened(tmp_path) as store:
             grant = await session(store)
@@ -130,7 +131,7 @@ def test_a_stopped_holder_that_goes_on_is_left_alone(tmp_path, peer, monkeypatch
 
 
 @needs_proc
-def test_a_stopped_holder_of_another_user_is_left_alone(tmp_path, peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_holder_of_another_user_is_left_alone(tmp_path: Path, peer: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with opened(tmp_path) as store:
             grant = await session(store)
@@ -145,7 +146,9 @@ def test_a_stopped_holder_of_another_user_is_left_alone(tmp_path, peer, monkeypa
 
 
 @needs_proc
-def test_a_stopped_reader_does_not_let_the_wal_grow_for_ever(tmp_path, peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_reader_does_not_let_the_wal_grow_for_ever(
+    tmp_path: Path, peer: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database, "WAL_LIMIT_BYTES", 5 << 20)
 
     async def run() -> None:
@@ -167,7 +170,9 @@ def test_a_stopped_reader_does_not_let_the_wal_grow_for_ever(tmp_path, peer, mon
 
 
 @needs_proc
-def test_a_holder_is_found_where_stat_numbers_devices_otherwise(tmp_path, peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_is_found_where_stat_numbers_devices_otherwise(
+    tmp_path: Path, peer: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On btrfs `/proc/locks` has the file system's number, and stat(2) that of the subvolume."""
     real = Path.stat
 

@@ -92,6 +92,8 @@ class Gate(Protocol):
 
 
 class Database:
+    """One file and its thread. It belongs to the event loop that made it."""
+
     def __init__(
         self,
         path: Path,
@@ -331,16 +333,23 @@ class Database:
         return apsw.SQLITE_OK
 
     def _close(self) -> None:
-        """The last one to leave empties the WAL, unless the file waits to be rewritten: then it stays as it is."""
         connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.set_busy_timeout(0)
+        try:
+            if connection is not None:
+                self._part_with(connection)
+        finally:
+            if self._gate is not None:
+                self._gate.leave()
+
+    def _part_with(self, connection: apsw.Connection) -> None:
+        """The last one to leave empties the WAL, unless the file waits to be rewritten: then it stays as it is."""
+        connection.set_busy_timeout(0)
+        try:
             if not self._quarantined():
                 self._checkpoint(connection, apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(self._quarantined()))
             shut(connection)
-        if self._gate is not None:
-            self._gate.leave()
 
 
 _NO_ROOM_FOR_SHM = frozenset({apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMOPEN})

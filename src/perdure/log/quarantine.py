@@ -120,7 +120,8 @@ class Quarantine:
             ) from error
 
     def _make_copy(self) -> None:
-        self._copy.unlink(missing_ok=True)
+        for remains in ("", "-journal"):
+            self._path.with_name(self._copy.name + remains).unlink(missing_ok=True)
         with (
             closing(apsw.Connection(str(self._path), vfs=self._vfs)) as source,
             closing(apsw.Connection(private_uri(self._copy), PRIVATE, self._vfs)) as copy,

@@ -189,7 +189,13 @@ class LogStore(Protocol):
 
     async def find(self, session: SessionId, id: CommitId) -> Committed | None: ...
 
-    async def admit(self, session: SessionId, admission: Admission) -> Receipt: ...
+    async def admit(self, session: SessionId, admission: Admission) -> Receipt:
+        """Append the draft, once for its request id; needs no epoch.
+
+        Raises UsageError for another draft under a known id, SessionBusyError where busy was to be refused, RootRefusedError if the session would
+        become busy in a root that a busy session has.
+        """
+        ...
 
     def read(self, session: SessionId, after: Seq = 0) -> AsyncIterator[Stored]:
         """Records with a greater sequence number, in order; of a fork, its parent's prefix first."""
