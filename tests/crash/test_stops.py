@@ -1,0 +1,88 @@
+"""Whoever was frozen in the middle of a recovery, and thaws after another driver has taken over, finds every door shut.
+
+A slow command is cut off with its driver and its supervisor. What recovers it, a driver or the new supervisor, is stopped at a step; a second driver takes
+over, undoes and goes on to the end of the session; then the first one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.crash.conftest import NewWorld
+from tests.crash.harness import ASKED, Point, World, finish, wait_for
+
+pytestmark = [pytest.mark.crash, pytest.mark.xdist_group("stops")]
+
+STALE = 75
+
+
+def cut_off(world: World) -> None:
+    """The slow command has begun, and everything dies."""
+    driver = world.start()
+    wait_for((world.root / "slow.txt").exists, "the slow command's first line")
+    driver.kill()
+    finish(driver)
+    world.kill_supervisor()
+
+
+def recovery(new_world: NewWorld, role: str, first: str, last: str) -> list[int]:
+    """The numbers of a role's steps in an undisturbed recovery, from one name to another."""
+    world = new_world()
+    cut_off(world)
+    world.settle()
+    names = world.steps(2, role)
+    return list(range(names.index(first) + 1, names.index(last) + 2))
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_thawed_driver_changes_neither_the_log_nor_the_files(new_world: NewWorld) -> None:
+    for n in recovery(new_world, "driver", "acquire.after", "recover.end")[:: 1 if ASKED else 3]:
+        overtake_a_frozen_driver(new_world(), n)
+
+
+def overtake_a_frozen_driver(world: World, n: int) -> None:
+    cut_off(world)
+    frozen = world.start(at=Point("driver", n, "stop"))
+    wait_for(lambda: stopped(frozen.pid), "the stop")
+    assert world.run("--take").said == "settled"
+    files, records = world.files(), world.read().records
+    os.kill(frozen.pid, signal.SIGCONT)
+    ended = finish(frozen)
+    assert ended.code == STALE, f"stopped at {world.steps(2, 'driver')[-1]} it ended with {ended}"
+    assert world.files() == files
+    assert world.read().records == records
+    world.close()
+
+
+@pytest.mark.slow
+def test_a_thawed_supervisor_changes_nothing(new_world: NewWorld) -> None:
+    """It was silent, so whoever came first has killed it; its own driver, which was not frozen, hears so."""
+    for n in recovery(new_world, "spaced", "restore", "restored")[:: 1 if ASKED else 5]:
+        overtake_a_frozen_supervisor(new_world(), n)
+
+
+def overtake_a_frozen_supervisor(world: World, n: int) -> None:
+    cut_off(world)
+    old = world.start(at=Point("spaced", n, "stop"))
+    wait_for(lambda: world.fired(2), "the stop")
+    pid = world.supervisor()
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    (world.folder / "steps-2.go").touch()
+    assert world.run("--take").said == "settled"
+    files, records = world.files(), world.read().records
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+    ended = finish(old)
+    assert ended.code == STALE, f"stopped at {world.steps(2, 'spaced')[n - 1]} its driver ended with {ended}"
+    assert world.files() == files
+    assert world.read().records == records
+    world.close()
