@@ -40,7 +40,8 @@ TICK_S = 1.0
 def main(arguments: list[str]) -> int:
     options = _options(arguments)
     if options["scan"]:
-        return _scan(*options["paths"], options["base"])
+        root, folder = options["paths"]
+        return _scan(root, folder, options["base"])
     listen("spaced")
     rename("spaced")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
