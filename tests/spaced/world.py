@@ -76,14 +76,14 @@ class World:
         out: dict[str, Any] = {}
         for at, directories, files in os.walk(self.root):
             for name in (*directories, *files):
-                path = os.path.join(at, name)
+                path = Path(at, name)
                 status = os.lstat(path)
                 mode = stat.S_IMODE(status.st_mode)
                 what: Any = "directory"
                 if stat.S_ISLNK(status.st_mode):
-                    what, mode = os.readlink(path), 0
+                    what, mode = str(path.readlink()), 0
                 elif stat.S_ISREG(status.st_mode):
-                    what = Path(path).read_bytes()
+                    what = path.read_bytes()
                 time_ns = None if what == "directory" else status.st_mtime_ns
                 out[os.path.relpath(path, self.root)] = (what, mode, time_ns)
         return out
@@ -94,11 +94,14 @@ def never() -> bool:
 
 
 def now_ns() -> int:
-    """An instant that lies after every stamp given before it, and not after any given later."""
-    before = file_clock_ns()
-    while (now := file_clock_ns()) == before:
+    """An instant that lies after every stamp given before it, and not after any given later.
+
+    File systems stamp with a clock that may lag by two ticks, or with the fine one where somebody looks: wait until both have passed.
+    """
+    precise = time.time_ns()
+    while (coarse := file_clock_ns()) <= precise:
         time.sleep(0.0005)
-    return now
+    return coarse
 
 
 class window:

@@ -47,6 +47,9 @@ class Comparison:
     def __init__(self, source: Source, window: Optional[Window], not_held: dict[str, StatKey]) -> None:
         self.differences: list[Difference] = []
         self._source, self._window, self._not_held = source, window, not_held
+        self._not_held_in: dict[str, set[str]] = {}
+        for path in not_held:
+            self._not_held_in.setdefault(path.rpartition("/")[0], set()).add(path.rpartition("/")[2])
 
     def run(self, root: Folder, target: dict[str, str]) -> list[Difference]:
         want = (bytes.fromhex(target["tree"]), bytes.fromhex(target["times"]))
@@ -70,6 +73,8 @@ class Comparison:
         names = set(wanted)
         if folder is not None:
             names |= folder.keys.keys() | folder.folders.keys()
+        if pair.want is None:  # elsewhere a socket or FIFO is let alone: who knows whether it was there before
+            names |= self._not_held_in.get(pair.path, set())
         for name in sorted(names):
             path = pair.path + "/" + name if pair.path else name
             now = folder.folders.get(name) if folder is not None else None

@@ -31,11 +31,16 @@ class Item(NamedTuple):
 
     path: str
     key: Optional[StatKey]
+    held: Payload
     want: Optional[Payload]
     mtime_ns: int
-    same_content: bool
     approved: bool
     aside: bool
+
+    @property
+    def same_content(self) -> bool:
+        """Only mode or time differ."""
+        return self.want is not None and bool(self.held) and _content(self.held) == _content(self.want)
 
 
 class Plan(NamedTuple):
@@ -121,8 +126,7 @@ def _write_down(
     aside = set(aside)
     items = {}
     for d in differences:
-        same = d.want is not None and bool(d.held) and _content(d.held) == _content(d.want)
-        items[path_text(d.path)] = Item(d.path, d.key, d.want, d.mtime_ns, same, d.verdict == OURS, d.path in aside)
+        items[path_text(d.path)] = Item(d.path, d.key, d.held, d.want, d.mtime_ns, d.verdict == OURS, d.path in aside)
     before = Plan.load(workspace.state_dir)
     told = (target["tree"], target["times"])
     started = before is not None and before.started and (before.target, before.window) == (told, window and tuple(window))
@@ -145,15 +149,21 @@ def _resumed(
     return [d._replace(verdict=OURS if _still_allowed(d, before.items.get(path_text(d.path))) else LATER) for d in differences]
 
 
+def without_ctime(key: StatKey) -> tuple[int, ...]:
+    """What stays the same when another name of the same file comes or goes."""
+    return (*key[:CTIME], *key[CTIME + 1 :])
+
+
 def _still_allowed(difference: Difference, item: Optional[Item]) -> bool:
     if item is None or not item.approved:
         return False
     now, then = difference.key, item.key
     if now is None or now == then:
         return True
-    if then is None:
-        return stat.S_ISDIR(now[MODE])
-    return stat.S_ISDIR(now[MODE]) and now[INODE] == then[INODE]
+    if stat.S_ISDIR(now[MODE]):
+        made = then is None or not stat.S_ISDIR(then[MODE])
+        return now[INODE] == then[INODE] if then is not None and not made else difference.want is not None
+    return then is not None and without_ctime(now) == without_ctime(then) and difference.held == item.held
 
 
 def _spared(differences: list[Difference]) -> list[Difference]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from perdure.spaced.content import READ_FLAGS
 from perdure.spaced.descent import Descent, changing
 from perdure.spaced.errors import FencedError, ProtocolError
 from perdure.spaced.files import write_all
-from perdure.spaced.index import MODE
+from perdure.spaced.index import INODE, MODE, StatKey, stat_key
 from perdure.spaced.paths import path_text
 from perdure.spaced.plan import Item, Plan
 from perdure.spaced.steps import step
@@ -69,6 +70,7 @@ class _Work:
         self.done: list[str] = []
         self.kept: list[str] = []
         self._cleared: set[str] = set()
+        self._names_left: dict[int, StatKey] = {}
         self._descent, self._source, self._cancelled = descent, source, cancelled
         self._quarantine = os.path.join(workspace.state_dir, "quarantine")
 
@@ -101,7 +103,8 @@ class _Work:
                 place = self._aside(item.path)
                 self._change(fd, "quarantine", lambda: os.rename(name, place, src_dir_fd=fd))
             else:
-                self._change(fd, "unlink", lambda: os.unlink(name, dir_fd=fd))
+                with self._other_names(fd, name):
+                    self._change(fd, "unlink", lambda: os.unlink(name, dir_fd=fd))
         except OSError:
             self.kept.append(item.path)  # somebody put something into the directory
             return
@@ -198,7 +201,8 @@ class _Work:
         if item.aside and item.path not in self._cleared:
             place = self._aside(item.path)
             self._change(fd, "quarantine", lambda: os.rename(name, place, src_dir_fd=fd))
-        self._change(fd, "rename", lambda: os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd))
+        with self._other_names(fd, name):
+            self._change(fd, "rename", lambda: os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd))
         self.done.append(item.path)
 
     def _write_file(self, item: Item, directory: int, name: str, contents: dict[bytes, bytes]) -> None:
@@ -239,6 +243,7 @@ class _Work:
             self._change(fd, "mode", lambda: os.chmod(name, want.mode, dir_fd=fd))
         times = (item.mtime_ns, item.mtime_ns)
         self._change(fd, "time", lambda: os.utime(name, ns=times, dir_fd=fd, follow_symlinks=False))
+        self._names_left[key[INODE]] = stat_key(os.stat(name, dir_fd=fd, follow_symlinks=False))
 
     # ---- before every change -----------------------------------------------------------------------------------------------
 
@@ -246,10 +251,28 @@ class _Work:
         """True where the path is still as the plan saw it. A directory's own times move with its entries, its inode does not."""
         seen = None if item.path in self._cleared else item.key
         now = self._descent.key(item.path)
-        if now == seen or (now and seen and stat.S_ISDIR(now[MODE]) and stat.S_ISDIR(seen[MODE]) and now[-1] == seen[-1]):
+        if seen is not None and now == self._names_left.get(seen[INODE], seen):
+            return True
+        if now == seen or (now and seen and stat.S_ISDIR(now[MODE]) and stat.S_ISDIR(seen[MODE]) and now[INODE] == seen[INODE]):
             return True
         self.kept.append(item.path)
         return False
+
+    @contextlib.contextmanager
+    def _other_names(self, directory: int, name: str) -> Iterator[None]:
+        """A file that loses one of its names gets a new ctime; remember it, or its other names would look like somebody's work."""
+        try:
+            fd = os.open(name, READ_FLAGS, dir_fd=directory)
+        except OSError:
+            yield
+            return
+        try:
+            yield
+            status = os.fstat(fd)
+            if status.st_nlink:
+                self._names_left[status.st_ino] = stat_key(status)
+        finally:
+            os.close(fd)
 
     def _change(self, fd: int, what: str, change: Callable[[], None]) -> None:
         if self._cancelled():

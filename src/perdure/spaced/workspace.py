@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 from perdure.spaced import gitstate, plan, restore
-from perdure.spaced.errors import FencedError, OpError
+from perdure.spaced.descent import Descent
+from perdure.spaced.errors import FencedError
 from perdure.spaced.exclude import Rules
 from perdure.spaced.grain import grain_ns
 from perdure.spaced.index import Index, StatKey, file_clock_ns
-from perdure.spaced.paths import DIRECTORY_FLAGS, path_text, resolve
+from perdure.spaced.paths import DIRECTORY_FLAGS, path_text
 from perdure.spaced.scan import Found, Scan
 from perdure.spaced.staging import Batch, Change, Staging, key_of
 from perdure.spaced.target import Fetch
@@ -108,12 +109,14 @@ class Workspace:
 
     def sweep(self, cancelled: Cancelled) -> None:
         """Remove what a killed write or restore left unfinished, as far as the newest scan met it."""
-        while self.temporary:
-            if cancelled():
-                raise FencedError
-            with contextlib.suppress(OSError, OpError), resolve(self.root_fd, self.root_path, self.temporary[-1]) as place:
-                os.unlink(place.name, dir_fd=place.fd)
-            self.temporary.pop()
+        with Descent(self.root_fd) as descent:
+            while self.temporary:
+                if cancelled():
+                    raise FencedError
+                with contextlib.suppress(OSError):
+                    fd, name = descent.parent(self.temporary[-1])
+                    os.unlink(name, dir_fd=fd)
+                self.temporary.pop()
 
     def plan(
         self,
