@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from perdure.log import quarantine
-from perdure.log.conformance import OWNER, header, note, notes, refused
+from perdure.log.conformance import OWNER, digest, header, note, notes, refused
 from perdure.log.faults import Disk, Loss, Op, after_power_cut, read_trace
 from perdure.log.sqlite import SqliteStore
 from perdure.log.store import Grant
@@ -232,3 +232,45 @@ def test_a_failed_sync_of_a_checkpoint_counts_too(tmp_path: Path, disk: Disk) ->
             assert (tmp_path / "log.db").stat().st_ino != inode
 
     asyncio.run(run())
+
+
+def test_chunks_stored_after_a_failed_sync_do_not_stand_on_it(tmp_path: Path, disk: Disk) -> None:
+    """`chunks.db` is not rewritten. Its process may be killed with the failed frames still in the WAL, where the next one finds them."""
+    first, second = (bytes([n]) * 100_000 + bytes(range(256)) for n in (1, 2))
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "home", vfs=disk.name)
+        disk.fail = fail_sync_of_chunks
+        await refused(UncertainCommitError, store.blobs.put([(digest(first), first)], pin="p"))
+        disk.fail = None
+        leave_wal(store)
+        await store.close()
+        async with await SqliteStore.open(tmp_path / "home", vfs=disk.name) as again:
+            assert await again.blobs.has([digest(first)]) == set()
+            await again.blobs.put([(digest(second), second)], pin="p")
+            disk.ack("second")
+
+    asyncio.run(run())
+    ops = read_trace(tmp_path / "trace")
+    stored = next(i for i, op in enumerate(ops) if op.kind == "ack")
+    for loss in Loss:
+        home = tmp_path / loss.name
+        home.mkdir()
+        for name, content in after_power_cut(ops[: stored + 1], loss, seed=1).items():
+            (home / Path(name).name).write_bytes(content)
+        assert asyncio.run(chunks_of(home, digest(second))) == {digest(second): second}
+
+
+def fail_sync_of_chunks(kind: str, file: str) -> None:
+    if kind == "sync" and file == "chunks.db-wal":
+        raise apsw.exception_for(apsw.SQLITE_IOERR_FSYNC)
+
+
+def leave_wal(store: SqliteStore) -> None:
+    """As a kill would."""
+    store._bulk._quarantined = lambda: True  # type: ignore[method-assign]
+
+
+async def chunks_of(home: Path, name: str) -> dict[str, bytes]:
+    async with await SqliteStore.open(home) as store:
+        return await store.blobs.get([name])
