@@ -52,10 +52,8 @@ class Place:
         """SIGKILL of the supervisor, by whoever; returns when it is dead."""
         known = supervisor.recorded(self.folder)
         assert known is not None
-        fd = os.pidfd_open(known.init.pid)
         if death.dead(known.init, known.boot_id) is False:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
-        os.close(fd)
+            os.kill(known.init.pid, signal.SIGKILL)
         until(lambda: death.dead(known.init, known.boot_id))
 
     def running(self, key: str) -> list[int]:

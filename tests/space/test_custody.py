@@ -20,7 +20,7 @@ from perdure.space.host import HostSpaces
 from perdure.space.launch import spaced_command
 from perdure.space.space import Exec
 from perdure.spaced.custody import boot_id
-from tests.space.conftest import Place, run, until, until_async
+from tests.space.conftest import Place, run, step_numbers, until, until_async
 
 ESCAPE = "(env -i setsid bash -c '(env -i setsid bash -c \"while :; do echo . >> beat; done\" &)' &) ; sleep 300"
 
@@ -138,6 +138,27 @@ def test_a_supervisor_that_says_nothing_is_killed_and_followed(place: Place, mon
         assert found.space.instance == old.instance + 1
 
     asyncio.run(main())
+
+
+def test_a_supervisor_that_is_silent_from_its_first_breath_is_killed_and_followed(
+    unproven: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has recorded it yet: it is known by the lock that it holds."""
+    order = step_numbers(unproven, tmp_path / "trace", _nothing)
+    stop = f"spaced:{order['life begins'][0]}:stop:{tmp_path / 'stopped'}"
+
+    async def main() -> None:
+        monkeypatch.setattr("perdure.space.host.START_S", 2.0)
+        monkeypatch.setattr("perdure.space.launch.START_S", 2.0)
+        space = await unproven.open(1, env={**os.environ, "PERDURE_STEPS": stop})
+        assert (tmp_path / "stopped.fired").exists()
+        assert (await run(space, "l:c:1", "echo on")).cause == "self"
+
+    asyncio.run(main())
+
+
+async def _nothing(_: HostSpace) -> None:
+    pass
 
 
 def test_a_long_request_is_not_silence(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

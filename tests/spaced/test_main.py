@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import perdure.spaced
 
 SPACED = Path(perdure.spaced.__file__).parent
@@ -49,20 +47,3 @@ def test_it_explains_itself() -> None:
     done = run("--epoch", "1")
     assert done.returncode != 0
     assert b"spaced STATE ROOT" in done.stderr
-
-
-@pytest.mark.skipif(os.geteuid() != 0 if hasattr(os, "geteuid") else True, reason="needs root, to become an ordinary user")
-def test_an_ordinary_user_has_custody_too(tmp_path: Path) -> None:
-    """Through a user namespace: the supervisor is PID 1, and the user is who he was."""
-    from perdure.space.launch import bubblewrap
-
-    python, wrap, setpriv = Path("/usr/bin/python3"), bubblewrap(), shutil.which("setpriv")
-    if wrap is None or setpriv is None or not python.exists():
-        pytest.skip("needs bubblewrap, setpriv and a python that everybody may run")
-    script = "import os; print(os.getpid(), os.geteuid(), sorted(p for p in os.listdir('/proc') if p.isdigit()))"
-    become = [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
-    namespace = [wrap, "--dev-bind", "/", "/", "--proc", "/proc", "--unshare-pid", "--as-pid-1", "--"]
-    done = subprocess.run(
-        [*become, *namespace, str(python), "-I", "-S", "-c", script], capture_output=True, timeout=30, check=False
-    )
-    assert done.stdout == b"1 65534 ['1']\n", done.stderr

@@ -68,8 +68,8 @@ class HostSpace:
 
     # ---- the workspace
 
-    async def capture(self, base: Image | None) -> Capture:
-        return msgspec.convert(await self._ask("capture", base=_image(base)), Capture)
+    async def capture(self, base: Image | None, *, settled: Image | None = None) -> Capture:
+        return msgspec.convert(await self._ask("capture", base=_image(base), settled=_image(settled)), Capture)
 
     async def chunks(self, digests: Iterable[Digest]) -> AsyncIterator[tuple[Digest, bytes]]:
         wanted = sorted(set(digests))

@@ -57,7 +57,8 @@ class Command:
             custody.keepers[keeper] = key
         while not self.pid and not self.gone:
             self._read()
-        custody.groups[self.pid] = key
+        if self.pid:
+            custody.groups[self.pid] = key
         step("spawned")
 
     def run(self, timeout_s: float, max_output_bytes: int) -> str:

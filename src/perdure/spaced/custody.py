@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -32,6 +31,8 @@ def boot_id() -> str:
     if sys.platform == "linux":
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
+    import subprocess
+
     name = "kern.bootsessionuuid"
     return subprocess.run(["sysctl", "-n", name], stdout=subprocess.PIPE, check=True).stdout.decode().strip()
 

@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 from typing import Iterable, NamedTuple, Sequence
 
@@ -187,6 +186,8 @@ def _ps() -> dict[int, Row]:
 
 
 def _output(arguments: list[str]) -> str:
+    import subprocess
+
     return subprocess.run(arguments, stdout=subprocess.PIPE, check=False).stdout.decode(errors="replace")
 
 

@@ -146,6 +146,8 @@ class Requests:
     # ---- the workspace
 
     def _do_capture(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
+        if request.get("settled"):
+            self._operations.settle(request["settled"])
         return self._operations.capture(request.get("base"), self._cancelled(epoch))
 
     def _do_chunks(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
-import uuid
 from typing import Any
 
 from perdure.spaced.custody import boot_id
@@ -48,7 +46,7 @@ def next_life(folder: str, root_fd: int, root: str, custody: str) -> dict[str, A
     if {name: old.get(name) for name in here} != here:
         for name in _OF_A_GENERATION:
             _remove(os.path.join(folder, name))
-        old = {"generation": uuid.uuid4().hex, "ledger_id": uuid.uuid4().hex, "instance": old.get("instance", 0)}
+        old = {"generation": os.urandom(16).hex(), "ledger_id": os.urandom(16).hex(), "instance": old.get("instance", 0)}
     identity = {**old, **here, "instance": old["instance"] + 1, "custody": custody}
     path = os.path.join(folder, _IDENTITY)
     with open(path + ".new", "w") as file:
@@ -67,6 +65,8 @@ def _read(folder: str) -> dict[str, Any]:
 
 def _remove(path: str) -> None:
     if os.path.isdir(path):
-        shutil.rmtree(path)
+        for name in os.listdir(path):
+            os.unlink(os.path.join(path, name))
+        os.rmdir(path)
     elif os.path.exists(path):
         os.unlink(path)
