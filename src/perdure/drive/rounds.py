@@ -53,12 +53,12 @@ class Rounds:
         """Carry the calls out: those that were begun are waited for, the others decided and started."""
         calls = [self._journal.view.calls[id] for id in action.calls]
         if all(call.started for call in calls):
-            await self._carry(calls)
+            await self._carry(calls, begun=True)
             return
         startable = [call for call in calls if self._startable(call)]
         if startable:
             started = await self._start(startable)
-            await self._carry(started)
+            await self._carry(started, begun=False)
 
     def _startable(self, call: Call) -> bool:
         """Finish what can't run, with what the model has to know."""
@@ -127,12 +127,16 @@ class Rounds:
 
     # ---- carrying out ------------------------------------------------------------------------------------------------------
 
-    async def _carry(self, calls: list[Call]) -> None:
-        finished = [await self._one(calls[0])] if len(calls) == 1 else await _together(map(self._one, calls))
+    async def _carry(self, calls: list[Call], *, begun: bool) -> None:
+        """`begun` calls were met under way by this driver; the Space knows their keys."""
+        if len(calls) == 1:
+            finished = [await self._one(calls[0], begun)]
+        else:
+            finished = await _together(self._one(call, begun) for call in calls)
         for call, body in zip(calls, finished, strict=True):
             self._journal.fact(Draft(body, call.thread, call.seq))
 
-    async def _one(self, call: Call) -> r.CallFinished:
+    async def _one(self, call: Call, begun: bool) -> r.CallFinished:
         tool = self._tools.get(call.tool)
         assert tool is not None and call.started is not None
         if tool.place != "space":
@@ -140,14 +144,12 @@ class Rounds:
         if self._virtual.serves(call.tool, call.args):
             result = await self._virtual.read(self._journal.state, self._journal.grant.session, call.args)
             return await self._finished(call, Status("ended", cause="self", result=result), result)
-        return await self._inside(call, tool)
+        return await self._inside(call, tool, begun)
 
-    async def _inside(self, call: Call, tool: Tool) -> r.CallFinished:
+    async def _inside(self, call: Call, tool: Tool, begun: bool) -> r.CallFinished:
         assert call.started is not None
         space, key = self._site.space, call.started.key
-        known = (await space.status({key}))[key]
-        if known.state == "none":
-            await self._site.settle()
+        if not begun:
             step(f"op.before:{call.tool}")
             await space.start(key, self._operation(call, tool), base=call.started.base)
             step(f"op.started:{call.tool}")

@@ -67,8 +67,8 @@ class Site:
     async def compare(self, found_by: FoundBy, call: str | None = None) -> Image:
         """The workspace's image now. Where it differs from the log's, that is somebody's work and becomes a fact."""
         known = self._journal.view.workspace.image
-        await self.settle()
-        capture = await self.space.capture(known)
+        settled, self._unsettled = self._unsettled, None
+        capture = await self.space.capture(known, settled=settled)
         if known is not None and capture.image.same(known) and not capture.opaque_changed:
             return known
         await self.take(capture.chunks)
@@ -132,17 +132,12 @@ class Site:
         return await self._journal.store.blobs.get(digests)
 
     def settles(self, image: Image) -> None:
-        """Once the pending records are durable, the Space may drop its own copies."""
+        """Once the pending records are durable, the Space may drop its own copies: it is told so at the next look."""
 
         def committed() -> None:
             self._unsettled = image
 
         self._journal.after_commit.append(committed)
-
-    async def settle(self) -> None:
-        if self._unsettled is not None:
-            image, self._unsettled = self._unsettled, None
-            await self.space.settle(image)
 
     # ---- reading -----------------------------------------------------------------------------------------------------------
 

@@ -232,7 +232,9 @@ class Space(Protocol):
         """SIGTERM, then SIGKILL after the grace; returns when every process of it is dead. Cause: abort."""
         ...
 
-    async def capture(self, base: Image | None) -> Capture: ...
+    async def capture(self, base: Image | None, *, settled: Image | None = None) -> Capture:
+        """The workspace now. `settled` says on the way what `settle` says by itself."""
+        ...
 
     def chunks(self, digests: Iterable[Digest]) -> AsyncIterator[tuple[Digest, bytes]]:
         """Bytes of chunks that a capture or plan reported and `settle` has not dropped."""
