@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +14,10 @@ import pytest
 class Peer:
     """`ask` waits for the answer, `tell` does not; `heard` is the next line, empty once the process is gone."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *trace: Path) -> None:
         script = Path(__file__).with_name("peer.py")
         self.process = subprocess.Popen(
-            [sys.executable, str(script), str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(script), str(home), *map(str, trace)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self.heard() == "ready"
 
@@ -46,11 +47,19 @@ class Peer:
 
 
 @pytest.fixture
-def peer() -> Iterator[Callable[[Path], Peer]]:
+def memory_path() -> Iterator[Path]:
+    """A folder in memory where there is one: for sweeps over hundreds of homes, whose subject is not what a sync costs."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="perdure-", dir=shared if shared.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def peer() -> Iterator[Callable[..., Peer]]:
     peers: list[Peer] = []
 
-    def start(home: Path) -> Peer:
-        peers.append(Peer(home))
+    def start(home: Path, *trace: Path) -> Peer:
+        peers.append(Peer(home, *trace))
         return peers[-1]
 
     yield start

@@ -1,7 +1,7 @@
-"""Another process at the same home, told what to do line by line: `python peer.py HOME`.
+"""Another process at the same home, told what to do line by line: `python peer.py HOME [TRACE]`.
 
     commit SESSION ID TEXT        → the last sequence number
-    burst SESSION COUNT           → commits COUNT notes one by one, then "done"
+    burst SESSION COUNT           → commits COUNT notes one by one, each acknowledged in the trace, then "done"
     admit SESSION REQUEST TEXT    → the sequence number
     notes SESSION                 → the notes' texts, joined by commas
     stop BEGIN                    → "inside", then SIGSTOP in the middle of a transaction
@@ -28,7 +28,7 @@ from perdure.log.sqlite import SqliteStore
 from perdure.log.store import Admission, Grant
 from perdure.record.errors import PerdureError
 
-DISK = Disk("peer")
+DISK = Disk("peer", Path(sys.argv[2]) if len(sys.argv) > 2 else None)
 
 
 async def serve(home: Path) -> None:
@@ -50,6 +50,7 @@ async def answer(store: SqliteStore, verb: str, words: list[str]) -> str:
             right = await grant(store, session)
             for n in range(int(count)):
                 await store.commit(right, f"burst{n}", [note(f"{n}")])
+                DISK.ack(f"{session} {n}")
             return "done"
         case "admit", [session, request, text]:
             return str((await store.admit(session, Admission(request, note(text)))).seq)

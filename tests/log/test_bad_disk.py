@@ -98,12 +98,12 @@ async def _everything_is_there(home: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_failure_anywhere_costs_nothing(fault: str, tmp_path: Path, disk: Disk) -> None:
+def test_one_failure_anywhere_costs_nothing(fault: str, memory_path: Path, disk: Disk) -> None:
     kind, code = FAULTS[fault]
     met: set[type[PerdureError]] = set()
     at = 1
     while True:
-        home = tmp_path / str(at)
+        home = memory_path / str(at)
         disk.fail = now = Fault(kind, code, at)
         met |= {type(error) for error in asyncio.run(_life(home, disk))}
         disk.fail = None

@@ -17,6 +17,7 @@ from perdure.log.sqlite import SqliteStore
 from perdure.log.store import Admission, Binding, Cut, Grant, Header, LogStore, Rest
 from perdure.record.errors import PerdureError
 
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 NAMES = st.sampled_from(["a", "b", "c"])
 FEW = st.integers(0, 3)
 SEQS = st.integers(0, 12)
@@ -98,6 +99,6 @@ async def compare(home: Path, requests: list[tuple[Any, ...]]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(REQUESTS, min_size=5, max_size=40))
 def test_both_stores_answer_alike(requests: list[tuple[Any, ...]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         start: list[tuple[Any, ...]] = [("create", "a", None), ("acquire", "a", 0, 0)]
         asyncio.run(compare(Path(folder), start + requests))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perdure.log.conformance import OWNER, Clock, digest, header, note, notes
+from perdure.log.conformance import OWNER, Clock, digest, header, note, notes, session
 from perdure.log.faults import Disk, Loss, Op, after_power_cut, read_trace
 from perdure.log.sqlite import SqliteStore
 from perdure.log.store import Admission, Rest
@@ -53,12 +55,12 @@ async def _live(home: Path, disk: Disk) -> None:
             await store.release(grant, inbox_seen=1000, rest=Rest())
 
 
-def test_every_acknowledged_record_survives_a_cut_at_every_sync(trace: list[Op], tmp_path: Path) -> None:
+def test_every_acknowledged_record_survives_a_cut_at_every_sync(trace: list[Op], memory_path: Path) -> None:
     cuts = [i for i, op in enumerate(trace) if op.kind == "sync"]
     assert len(cuts) > 30
     for end in sorted({*cuts, *(cut + 1 for cut in cuts)}):
         for loss in Loss:
-            _survived(trace[:end], loss, tmp_path / f"{end}.{loss.name}", seed=end)
+            _survived(trace[:end], loss, memory_path / f"{end}.{loss.name}", seed=end)
 
 
 def _survived(ops: list[Op], loss: Loss, folder: Path, *, seed: int) -> None:
@@ -92,3 +94,42 @@ async def _look(home: Path, acknowledged: list[str]) -> None:
         await store.commit(grant, "after", [note("after")])
         last = [stored async for stored in store.read("s", raised.seq)]
         assert [stored.body for stored in last] == [NoteAdded("after")]
+
+
+def test_what_two_processes_acknowledged_survives_too(tmp_path: Path, memory_path: Path, peer: Callable[..., Any]) -> None:
+    home, trace = tmp_path / "home", tmp_path / "trace"
+
+    async def prepare() -> None:
+        async with await SqliteStore.open(home) as store:
+            for name in "ab":
+                await session(store, name)
+
+    asyncio.run(prepare())
+    before = {path.name: path.read_bytes() for path in home.iterdir()}
+    peers = {name: peer(home, trace) for name in "ab"}
+    for name, each in peers.items():
+        each.tell(f"burst {name} 25")
+    for each in peers.values():
+        assert each.heard() == "done"
+        each.end()
+    start = [Op("write", str(home / name), 0, content) for name, content in before.items()]
+    ops = [*start, *(Op("sync", op.file, 0, b"") for op in start), *read_trace(trace)]
+    cuts = [i for i, op in enumerate(ops) if op.kind == "sync" and i > 2 * len(start)]
+    assert len(cuts) >= 25
+    for cut in cuts:
+        for loss in Loss:
+            home = memory_path / f"{cut}.{loss.name}"
+            home.mkdir()
+            for name, content in after_power_cut(ops[:cut], loss, cut).items():
+                (home / Path(name).name).write_bytes(content)
+            asyncio.run(_both_are_there(home, [op.data.decode().split() for op in ops[:cut] if op.kind == "ack"]))
+            shutil.rmtree(home)
+
+
+async def _both_are_there(home: Path, acknowledged: list[list[str]]) -> None:
+    async with await SqliteStore.open(home) as store:
+        for name in "ab":
+            expected = [n for session, n in acknowledged if session == name]
+            found = await notes(store, name)
+            assert found[: len(expected)] == expected
+            assert len(found) <= len(expected) + 1

@@ -161,7 +161,7 @@ def test_a_repair_that_dies_is_finished_by_the_next(
 
 
 def test_no_power_cut_afterwards_takes_what_was_acknowledged_since(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, memory_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The failed sync's pages never get to the disk. What is committed after it must not stand on them."""
     real = quarantine._sync
@@ -189,7 +189,7 @@ def test_no_power_cut_afterwards_takes_what_was_acknowledged_since(
     assert len(ends) > 20
     for end in [*ends, len(ops)]:
         for loss in Loss:
-            _found_again(ops[:end], loss, tmp_path / f"{end}.{loss.name}")
+            _found_again(ops[:end], loss, memory_path / f"{end}.{loss.name}")
 
 
 def _found_again(ops: list[Op], loss: Loss, home: Path) -> None:
