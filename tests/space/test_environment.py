@@ -30,6 +30,16 @@ def test_everything_else_is_as_on_the_machine(name: str) -> None:
     assert command_environment({name: "value"}) == {name: "value"}
 
 
+def test_a_command_knows_its_key_and_a_driver_may_give_it_another(place: Place) -> None:
+    async def main() -> None:
+        space = await place.open()
+        own = await run(space, "l:c:1", "echo $PERDURE_CALL_KEY")
+        given = await run(space, "l:c:2", "echo $PERDURE_CALL_KEY", env={"PERDURE_CALL_KEY": "l:c"})
+        assert [status.result and status.result.text for status in (own, given)] == ["l:c:1\n", "l:c\n"]
+
+    asyncio.run(main())
+
+
 def test_neither_the_command_nor_its_supervisor_knows_the_key(place: Place) -> None:
     async def main() -> None:
         space = await place.open(env={"PATH": "/usr/bin:/bin", "OPENAI_API_KEY": "sk-secret", "GREETING": "hello"})

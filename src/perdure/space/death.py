@@ -8,6 +8,7 @@ seconds before the children die.
 from __future__ import annotations
 
 import asyncio
+import calendar
 import os
 import select
 import signal
@@ -109,7 +110,7 @@ def _ps(pid: int) -> int | None:
     state, _, start = found.stdout.strip().partition(" ")
     if not state or state.startswith("Z"):
         return None
-    return int(time.mktime(time.strptime(start.strip(), "%a %b %d %H:%M:%S %Y")))
+    return calendar.timegm(time.strptime(start.strip(), "%a %b %d %H:%M:%S %Y"))
 
 
 def _namespace() -> int:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from perdure.record.errors import SpaceGoneError, StaleEpochError, StoreFullError, UsageError
+from perdure.record.errors import RootReplacedError, SpaceGoneError, StaleEpochError, StoreFullError, UsageError
 from perdure.record.parts import Digest
 from perdure.space.space import ChunkSource
 from perdure.spaced import wire
@@ -161,7 +161,7 @@ class Lanes:
             await self.greet(lane)
         try:
             yield lane
-        except (StaleEpochError, StoreFullError, UsageError):
+        except (StaleEpochError, StoreFullError, UsageError, RootReplacedError):
             self.keep(lane)
             raise
         except BaseException:
@@ -187,6 +187,8 @@ def _error(header: Mapping[str, Any]) -> Exception:
             return StaleEpochError(message)
         case "full":
             return StoreFullError(f"no room for the Space's own files: {message}; make room and go on")
+        case "replaced":
+            return RootReplacedError(message)
         case "protocol":
             return UsageError(f"the Space refused the request: {message}")
         case _:

@@ -71,7 +71,7 @@ class Custody:
             keepers = dict(self.keepers)
         found: dict[int, tuple[Row, str | None]] = {}
         for row in processes.descendants(rows, [own]):
-            found[row.pid] = (row, processes.call_key(row.pid, self.generation) if row.parent == own else None)
+            found[row.pid] = (row, processes.marked(row.pid, self.generation) if row.parent == own else None)
         for keeper, key in keepers.items():
             for row in processes.descendants(rows, [keeper]):
                 found[row.pid] = (row, key)

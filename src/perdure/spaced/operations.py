@@ -81,7 +81,7 @@ class Operations:
         with self.gate.lock:
             self.gate.check(epoch)
             running = self.ledger.running()
-            whole = all(entry.key in adopt for entry in running)
+            whole = all(entry.key in adopt and entry.epoch != FENCED for entry in running)
             self.gate.raise_to(epoch)
             self.ledger.assign(running, epoch if whole else FENCED)
         self.wake()
@@ -213,8 +213,8 @@ class Operations:
         else:
             asked = {name: op[name] for name in ("pattern", "path", "glob", "limit") if name in op}
             arguments = [sys.executable, "-I", "-S", _SEARCH, json.dumps(asked)]
-        marks = {processes.SPACE: self.custody.generation, processes.CALL_KEY: entry.key}
-        environment = {**environment, "PWD": self.workspace.root_path, **op["env"], **marks}
+        environment = {**environment, "PWD": self.workspace.root_path, "PERDURE_CALL_KEY": entry.key, **op["env"]}
+        environment.update(processes.mark(self.custody.generation, entry.key))
         fd = os.open(self.output_path(entry), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._commands[entry.key] = None
         try:
@@ -235,6 +235,7 @@ class Operations:
             return self._ended(entry, op, command, cause, fd)
         finally:
             self._commands.pop(entry.key, None)
+            self._asked.pop(entry.key, None)
             os.close(fd)
 
     def _ended(self, entry: Entry, op: dict[str, Any], command: Command, cause: str, fd: int) -> tuple[str, dict[str, Any]]:

@@ -14,8 +14,7 @@ import sys
 from typing import Iterable, NamedTuple, Sequence
 
 LINUX = sys.platform == "linux"
-CALL_KEY = "PERDURE_CALL_KEY"
-SPACE = "PERDURE_SPACE"
+MARK = "PERDURE_OPERATION"
 COMMAND_CHARACTERS = 200
 _WRITABLE = os.O_WRONLY | os.O_RDWR
 _LISTEN = "0A"
@@ -94,10 +93,18 @@ def command(pid: int) -> str:
     return (line or "[%s]" % _text("/proc/%d/comm" % pid).strip())[:COMMAND_CHARACTERS]
 
 
-def call_key(pid: int, generation: str) -> str | None:
-    """The key of the operation that it was started by, from its environment (Linux); None if it is not of this Space."""
-    settings = dict(setting.partition("=")[::2] for setting in _text("/proc/%d/environ" % pid).split("\0"))
-    return settings.get(CALL_KEY) if settings.get(SPACE) == generation else None
+def mark(generation: str, key: str) -> dict[str, str]:
+    """What every process of an operation starts with in its environment."""
+    return {MARK: "%s:%s" % (generation, key)}
+
+
+def marked(pid: int, generation: str) -> str | None:
+    """The key of the operation of this Space that it was started by, from its environment (Linux)."""
+    start = "%s=%s:" % (MARK, generation)
+    for setting in _text("/proc/%d/environ" % pid).split("\0"):
+        if setting.startswith(start):
+            return setting[len(start) :]
+    return None
 
 
 def ports(pids: Iterable[int]) -> dict[int, list[int]]:

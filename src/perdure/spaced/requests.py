@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterable
 
 from perdure.spaced import wire
 from perdure.spaced.custody import Custody
-from perdure.spaced.errors import FencedError, ProtocolError, StaleError
+from perdure.spaced.errors import FencedError, ProtocolError, ReplacedError, StaleError
 from perdure.spaced.fence import Gate
 from perdure.spaced.ledger import Ledger
 from perdure.spaced.operations import Operations
@@ -77,6 +77,8 @@ class Requests:
             return {"ok": answer}
         except (StaleError, FencedError) as error:
             return {"error": "stale", "message": str(error), "floor": self._gate.floor}
+        except ReplacedError as error:
+            return {"error": "replaced", "message": str(error)}
         except ProtocolError as error:
             return {"error": "protocol", "message": str(error)}
         except ConnectionError:

@@ -33,7 +33,7 @@ def end(keys: AbstractSet[str], generation: str, own: AbstractSet[int]) -> list[
 def _find(keys: AbstractSet[str], generation: str, own: AbstractSet[int]) -> list[tuple[Row, str]]:
     found = []
     for row in processes.table().values():
-        key = processes.call_key(row.pid, generation) if not row.zombie else None
+        key = processes.marked(row.pid, generation) if not row.zombie else None
         if key is not None and key in keys and row.pid not in own and row.pid != os.getpid():
             found.append((row, key))
     return found
