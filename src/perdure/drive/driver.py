@@ -29,7 +29,7 @@ from perdure.program.conversation import Conversation
 from perdure.program.program import Append, Ask, Calls, Settle, View, Wait
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
-from perdure.record.errors import ConflictError, SpaceGoneError
+from perdure.record.errors import ConflictError, RootReplacedError, SpaceGoneError
 from perdure.record.records import Draft
 from perdure.spaced.steps import step
 from perdure.state.state import State
@@ -100,6 +100,8 @@ class Driver:
                 return await self._advance()
             except Waits as wait:
                 return await self._release(wait.reason, wait.detail)
+            except RootReplacedError as error:
+                return await self._release("root_replaced", str(error))
             except SpaceGoneError as error:
                 return await self._lost(error)
         except Redecide:

@@ -18,10 +18,11 @@ from perdure.drive import told
 from perdure.drive.decide import Adopt, Decision, Evidence, Known, Start, Stay, Undo, Unknown, classify, decide
 from perdure.drive.journal import Journal
 from perdure.drive.site import Site
-from perdure.drive.spaces import Opened, RootReplacedError
+from perdure.drive.spaces import Opened
 from perdure.drive.waits import Waits
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
+from perdure.record.errors import UsageError
 from perdure.record.parts import printable
 from perdure.record.records import Draft, Image, Window
 from perdure.space import image
@@ -57,8 +58,8 @@ class Recovery:
         step("recover.begin")
         try:
             opened = await self._site.open()
-        except RootReplacedError as error:
-            raise Waits("root_replaced", str(error)) from error
+        except UsageError as error:
+            raise Waits("space_unavailable", str(error)) from error
         self._record_opening(opened)
         open_calls = [call for call in self._journal.view.calls.values() if call.started]
         adopt = await self._announce(open_calls)

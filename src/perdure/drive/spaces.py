@@ -37,7 +37,3 @@ class Spaces(Protocol):
     ) -> Opened:
         """Raises RootRefusedError or SpaceGoneError; `RootReplacedError` for a root that is not the one in the binding."""
         ...
-
-
-class RootReplacedError(Exception):
-    """The directory is missing, empty where the image is not, or another one."""

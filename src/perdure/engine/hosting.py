@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast
 
-from perdure.drive.spaces import Opened, RootReplacedError
+from perdure.drive.spaces import Opened
 from perdure.log.store import Binding
+from perdure.record.errors import RootReplacedError
 from perdure.record.records import SessionCreated
 from perdure.space import death
 from perdure.space.host import HostSpaces
@@ -62,10 +63,10 @@ def _check_identity(root: Path, binding: Binding, workspace: Workspace) -> None:
     """An in-place root is never made again: another directory in its place is somebody's doing, and waits for somebody's word."""
     try:
         stat = root.stat()
-    except FileNotFoundError:
+    except OSError as error:
         raise RootReplacedError(
-            f"{root} is gone; put it back, then `perdure resume`, or give the session up: `perdure abandon`"
-        ) from None
+            f"{root} can't be reached ({error.strerror}); put it back, then `perdure resume`, or give the session up: `perdure abandon`"
+        ) from error
     if (stat.st_dev, stat.st_ino) != (binding.device, binding.inode):
         raise RootReplacedError(
             f"{root} is another directory than the one the session began in; put that one back, then `perdure resume`, "

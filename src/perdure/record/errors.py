@@ -69,6 +69,10 @@ class RootRefusedError(UsageError):
     """The directory can't be a workspace: held by another session, nested, missing, `/`, or around the home."""
 
 
+class RootReplacedError(PerdureError):
+    """The directory is missing, empty where the image is not, or another one than the session works in."""
+
+
 class PermanentError(PerdureError):
     """It can't be resumed by trying again."""
 

@@ -13,5 +13,9 @@ class StaleError(Exception):
     """The request's epoch lies below the floor."""
 
 
+class ReplacedError(OSError):
+    """The root's path does not lead to the directory any more that was opened there."""
+
+
 class ProtocolError(Exception):
     """A request that this supervisor can't serve: wrong token, unknown verb, another operation under a known key."""
