@@ -52,10 +52,12 @@ def test_a_change_that_nobody_can_date_is_asked_about(desk: Desk, option: str, k
 def test_processes_that_can_not_be_proven_dead_are_named_until_they_are_accepted(desk: Desk) -> None:
     cut_off(desk, "--custody", "unproven")
     pid = int((desk.project / "up").read_text())
-    waits = desk.perdure("resume", "s")
+    waits = desk.perdure("resume")  # all of them, as a watcher would
     assert waits.returncode == 1
-    assert "session s waits for survivors: " in waits.stderr
+    assert "[s] perdure: waits for survivors: " in waits.stderr
     assert "    perdure resume s --accept " in waits.stderr
+    again = desk.perdure("resume", "s")
+    assert (again.returncode, "session s waits for survivors: " in again.stderr) == (1, True)
     accepted = desk.perdure("resume", "s", "--accept")
     assert accepted.returncode == 0, accepted.stderr
     if os.path.exists(f"/proc/{pid}"):  # noqa: PTH110

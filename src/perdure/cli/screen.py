@@ -70,11 +70,14 @@ def screen() -> Screen:
 
 
 class Quiet:
-    """Notices on stderr, and nothing else."""
+    """Notices on stderr, and nothing else. `prefix` stands before each line where several sessions share the streams."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Notice):
-            print(f"perdure: {plain(event.text)}", file=sys.stderr, flush=True)
+            print(f"{self._prefix}perdure: {plain(event.text)}", file=sys.stderr, flush=True)
 
     def tick(self) -> None:
         pass
@@ -84,10 +87,11 @@ class Quiet:
 
 
 class Plain(Quiet):
-    """`prefix` stands before each line where several sessions share the stream. Notices go to stderr."""
+    """A line for each thing that happened."""
 
     def __init__(self, out: Out, prefix: str = "") -> None:
-        self._out, self._prefix = out, prefix
+        super().__init__(prefix)
+        self._out = out
         self._paint = Paint(out)
         self._teller = Teller()
 

@@ -150,8 +150,10 @@ class _Watch:
                 await lease.lapse(places.driver_lock(self._home.path, session), row.epoch, row.held_by)
                 if (await self._home.store.row(session)).held_by is None:
                     return  # it let go in order, and is due again if it left something to do
-            await _take(self._home, row, emit)
+            released = await _take(self._home, row, emit)
             self._failures.pop(session, None)
+            if released.detail:
+                emit(Notice(f"waits for {released.rest.waiting_for}: {released.detail}"))
         except (SessionBusyError, StaleEpochError) as error:
             emit(Notice(str(error)))
         except PerdureError as error:
