@@ -23,8 +23,8 @@ RIDING_BYTES = 1 << 20
 BATCH_BYTES = 8 << 20
 PIN_TTL_S = 3600.0
 CHANGED_SHOWN = 1000
-SOMEWHERE = (".",)
-"""What a Space says of changes against a base that it does not know."""
+SOMEWHERE = "."
+"""Among the paths that a Space names where it does not know what the base held."""
 
 
 class Site:
@@ -73,7 +73,7 @@ class Site:
             return known
         await self.take(capture.chunks)
         changed, count = capture.changed, capture.changed_count
-        if known is not None and changed == SOMEWHERE:
+        if known is not None and SOMEWHERE in changed:
             changed = await self._differing(known, capture.image)
             count = len(changed)
         self._journal.fact(

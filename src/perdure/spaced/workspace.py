@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -16,16 +17,19 @@ from typing import Any, Optional
 
 from perdure.spaced import gitstate, plan, restore
 from perdure.spaced.descent import Descent
-from perdure.spaced.errors import FencedError
+from perdure.spaced.errors import FencedError, ReplacedError
 from perdure.spaced.exclude import Rules
 from perdure.spaced.grain import grain_ns
 from perdure.spaced.index import Index, StatKey, file_clock_ns
 from perdure.spaced.paths import DIRECTORY_FLAGS, path_text
 from perdure.spaced.scan import Found, Scan
-from perdure.spaced.staging import Batch, Change, Staging, key_of
+from perdure.spaced.staging import Batch, Change, Signature, Staging, key_of
 from perdure.spaced.target import Fetch
 
 CHANGED_TOLD = 1000
+_REPLACED = "%s %s; put that one back, then `perdure resume`, or give the session up: `perdure abandon`"
+SOMEWHERE: dict[str, Change] = {".": (None, Signature(b"", None))}
+"""The workspace differs from a base whose content is not known here."""
 Cancelled = Callable[[], bool]
 
 
@@ -75,6 +79,15 @@ class Workspace:
         else:
             os.sync()
 
+    def check_root(self) -> None:
+        """Raises ReplacedError where the path leads elsewhere: people see another directory there than the one that was opened."""
+        try:
+            now = os.stat(self.root_path)
+        except OSError as error:
+            raise ReplacedError(error.errno, _REPLACED % (self.root_path, "can't be reached")) from error
+        if (now.st_dev, now.st_ino) != self.settings[:2]:
+            raise ReplacedError(errno.ESTALE, _REPLACED % (self.root_path, "is another directory than the session works in"))
+
     def capture(
         self,
         base: Optional[dict[str, Any]],
@@ -84,28 +97,24 @@ class Workspace:
     ) -> dict[str, Any]:
         """The workspace now, in the shape of space.Capture without `left`. Raises FencedError as soon as `cancelled()` is true.
 
-        `changed` is relative to the base. Where the base is unknown here and differs, it is `["."]`: somewhere. None has nothing to differ from.
+        `changed` is relative to the base. Where the base was unknown here and differs, `.` is among it: somewhere. None has nothing to differ from.
         Beside the struct's fields there are `not_held` and `mounts`.
         """
         start, hot_now = key_of(base), frozenset(hot)
         known = self.index.root is not None and self.index.image == self.staging.end and self.staging.since(start) is not None
-        if known:
-            image, found = self._step(self.index, hot_now, cancelled)
-            batches = self.staging.since(start) or []
-            changed = None if base is None else compose(batches)
-            opaque_changed = {path for batch in batches for path in batch.opaque}
-        else:
-            image, found = self._afresh(start, hot_now, cancelled)
-            batches = self.staging.since(start) or []
-            changed = {} if start in (None, key_of(image)) else {".": (None, None)}
-            opaque_changed = set(found.opaque) if base is not None and changed else set()
-        return self._told(image, found, batches, changed or {}, opaque_changed)
+        image, found = self._step(self.index, hot_now, cancelled) if known else self._afresh(start, hot_now, cancelled)
+        batches = self.staging.since(start) or []
+        changed = {} if base is None else compose(batches)
+        opaque_changed = {path for batch in batches for path in batch.opaque}
+        return self._told(image, found, batches, changed, opaque_changed)
 
-    def scan(self, cancelled: Cancelled, hot: frozenset[tuple[int, int]] = frozenset()) -> tuple[dict[str, Any], Found]:
-        """Bring the index up to date, its new content staged; for plan and restore."""
-        if self.index.root is None or self.index.image != self.staging.end:
-            return self._afresh(self.staging.end, hot, cancelled)
-        return self._step(self.index, hot, cancelled)
+    def scan(self, cancelled: Cancelled) -> tuple[dict[str, Any], Found]:
+        """Bring the index up to date; for plans, which need to know what is there and not what the log lacks."""
+        if self.index.root is not None and self.index.image == self.staging.end:
+            return self._step(self.index, frozenset(), cancelled)
+        image, found, index = self._run(self.index, None, frozenset(), cancelled)
+        self._accept(index, found)
+        return image, found
 
     def sweep(self, cancelled: Cancelled) -> None:
         """Remove what a killed write or restore left unfinished, as far as the newest scan met it."""
@@ -145,13 +154,20 @@ class Workspace:
 
     # ---- captures --------------------------------------------------------------------------------------------------------
 
-    def _step(self, old: Index, hot: frozenset[tuple[int, int]], cancelled: Cancelled) -> tuple[dict[str, Any], Found]:
-        """One more link of the chain, or none where nothing changed."""
+    def _step(
+        self,
+        old: Index,
+        hot: frozenset[tuple[int, int]],
+        cancelled: Cancelled,
+        *,
+        changes: Optional[dict[str, Change]] = None,
+    ) -> tuple[dict[str, Any], Found]:
+        """One more link of the chain, or none where nothing changed. `changes` are known better than from the old index."""
         batch = self.staging.begin()
         try:
             image, found, index = self._run(old, batch, hot, cancelled)
             batch.opaque = sorted(p for p in {*found.opaque, *old.opaque} if found.opaque.get(p) != old.opaque.get(p))
-            batch.image, batch.changes = key_of(image), found.changes
+            batch.image, batch.changes = key_of(image), found.changes if changes is None else changes
             told = bool(batch.opaque) or batch.image != self.staging.end
             if told:
                 self.staging.append(batch)
@@ -174,11 +190,12 @@ class Workspace:
                 self._accept(index, found)
                 return image, found
         self.staging.restart(start)
-        return self._step(Index(self.settings), hot, cancelled)
+        return self._step(Index(self.settings), hot, cancelled, changes=None if start is None else SOMEWHERE)
 
     def _run(
         self, old: Index, sink: Optional[Batch], hot: frozenset[tuple[int, int]], cancelled: Cancelled
     ) -> tuple[dict[str, Any], Found, Index]:
+        self.check_root()
         if self._grain_ns is None:
             self._grain_ns = grain_ns(self.root_fd, self.state_dir)
         clock_ns = file_clock_ns()
