@@ -282,13 +282,13 @@ def test_a_store_can_be_closed_twice_and_opened_again(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_commit_costs_little_more_than_its_transaction(tmp_path: Path) -> None:
-    """Measured beside the bare transaction in the same run; the limit leaves room for a loaded machine."""
+def test_a_commit_costs_little_more_than_its_transaction(memory_path: Path) -> None:
+    """Measured beside the bare transaction in the same run, without a disk's moods: the quickest tenth of each."""
 
     async def run() -> tuple[float, float]:
-        async with await SqliteStore.open(tmp_path / "home") as store:
+        async with await SqliteStore.open(memory_path / "home") as store:
             grant = await session(store)
-            bare = apsw.Connection(str(tmp_path / "bare.db"))
+            bare = apsw.Connection(str(memory_path / "bare.db"))
             bare.pragma("journal_mode", "wal")
             bare.execute("CREATE TABLE record (key INTEGER PRIMARY KEY, body BLOB)")
             ours, theirs = [], []
@@ -301,7 +301,7 @@ def test_a_commit_costs_little_more_than_its_transaction(tmp_path: Path) -> None
                 await store.commit(grant, f"c{n}", [note("x" * 450)], inbox_seen=0)
                 ours.append(time.perf_counter() - middle)
                 theirs.append(middle - start)
-            return sorted(ours)[150], sorted(theirs)[150]
+            return sorted(ours)[30], sorted(theirs)[30]
 
     ours_s, bare_s = asyncio.run(run())
-    assert ours_s - bare_s < 0.001, f"{ours_s * 1000:.2f} ms against {bare_s * 1000:.2f} ms"
+    assert ours_s - bare_s < 0.0005, f"{ours_s * 1000:.2f} ms against {bare_s * 1000:.2f} ms"
