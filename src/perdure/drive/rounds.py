@@ -24,10 +24,10 @@ from perdure.program.program import Calls
 from perdure.program.stopping import deadline_of
 from perdure.program.tools import Tool, ToolSet
 from perdure.record import records as r
-from perdure.record.errors import StaleEpochError
+from perdure.record.errors import SpaceGoneError, StaleEpochError
 from perdure.record.parts import printable
 from perdure.record.records import Draft
-from perdure.space.space import Edit, Exec, Op, OpResult, Status, Write
+from perdure.space.space import Capture, Edit, Exec, Op, OpResult, Status, Write
 from perdure.spaced.steps import step
 from perdure.state.calls import Call
 
@@ -223,20 +223,27 @@ class Rounds:
         else:
             status, result = ended.status, ended.result
             outcome = "unknown" if ended.lost else None
-        capture = None
-        if call.started.base is not None and self._site.is_open:
+        body = await self._finished(call, status, result)
+        return await self._looked(call, replace(body, outcome=outcome or body.outcome))
+
+    async def _looked(self, call: Call, body: r.CallFinished) -> r.CallFinished:
+        """With what it changed in the workspace. If the Space is gone by now, what it answered is a fact all the same."""
+        assert call.started is not None
+        if call.started.base is None:
+            return body
+        try:
             capture = await self._site.space.capture(call.started.base)
             await self._site.take(capture.chunks)
-            status = replace(status, capture=capture)
-        body = await self._finished(call, status, result)
-        return replace(body, outcome=outcome) if outcome else body
+        except SpaceGoneError:
+            self._journal.fact(Draft(body, call.thread, call.seq))
+            raise
+        return _imaged(body, capture)
 
     # ---- finishing ---------------------------------------------------------------------------------------------------------
 
     async def _finished(self, call: Call, status: Status, result: OpResult, stopped: str = "") -> r.CallFinished:
-        capture = status.capture
         note = told.aborted(stopped or "aborted") if status.cause == "abort" else ""
-        return r.CallFinished(
+        body = r.CallFinished(
             call.id,
             _outcome(status, result),
             await self._result(call, result, note),
@@ -244,14 +251,10 @@ class Rounds:
             exit_code=result.exit_code,
             cause=status.cause or "self",
             duration_s=result.duration_s,
-            image=capture.image if capture else None,
-            changed=tuple(map(printable, capture.changed)) if capture else (),
-            changed_count=capture.changed_count if capture else 0,
-            left=capture.left if capture else (),
-            opaque=tuple(map(printable, capture.opaque)) if capture else (),
             position=status.position,
             seen={printable(path): digest for path, digest in result.seen.items()},
         )
+        return _imaged(body, status.capture) if status.capture else body
 
     async def _result(self, call: Call, result: OpResult, note: str) -> r.Result:
         """What the model sees of it; the whole is kept where that is a part."""
@@ -272,6 +275,17 @@ class Rounds:
 def _repeatable_key(started: r.CallStarted) -> str:
     """What the tool may show to a service. Every attempt of an idempotent call has the same, so that a repetition is known as one."""
     return started.key.rpartition(":")[0] if started.effect == "idempotent" else started.key
+
+
+def _imaged(body: r.CallFinished, capture: Capture) -> r.CallFinished:
+    return replace(
+        body,
+        image=capture.image,
+        changed=tuple(map(printable, capture.changed)),
+        changed_count=capture.changed_count,
+        left=capture.left,
+        opaque=tuple(map(printable, capture.opaque)),
+    )
 
 
 def _outcome(status: Status, result: OpResult) -> r.Outcome:
