@@ -41,6 +41,7 @@ def carry_out(
 
     Raises ProtocolError where the state folder does not hold this plan (plan again), FencedError as soon as `cancelled()` is true.
     """
+    workspace.check_root()
     plan = Plan.load(workspace.state_dir)
     chosen = {*told.get("take_back", ()), *also}
     if (

@@ -57,6 +57,7 @@ def _ripgrep(program: str, pattern: str, path: str, glob: str | None) -> Iterato
         "--with-filename",
         "--no-heading",
         "--color=never",
+        "--crlf",
         "--hidden",
         "--sort=path",
     ]
