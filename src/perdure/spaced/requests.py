@@ -78,7 +78,7 @@ class Requests:
         except (StaleError, FencedError) as error:
             return {"error": "stale", "message": str(error), "floor": self._gate.floor}
         except ReplacedError as error:
-            return {"error": "replaced", "message": str(error)}
+            return {"error": "replaced", "message": error.strerror}
         except ProtocolError as error:
             return {"error": "protocol", "message": str(error)}
         except ConnectionError:
@@ -154,20 +154,14 @@ class Requests:
 
     def _do_chunks(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         """Frames of whole chunks; each frame's header names them with their sizes."""
-        named: list[tuple[str, int]] = []
-        batch: list[bytes] = []
-        for digest in request["digests"]:
-            with self._operations.workspace_lock:
-                data = self._operations.workspace.staging.read(digest)
-            named.append((digest, len(data)))
-            batch.append(data)
-            if sum(size for _, size in named) >= wire.BATCH_BYTES:
-                self._look(epoch)
-                self._lane.send({"more": named}, b"".join(batch))
-                named, batch = [], []
-        if named:
-            self._lane.send({"more": named}, b"".join(batch))
+        for batch in wire.batches((digest, self._staged(digest)) for digest in request["digests"]):
+            self._look(epoch)
+            self._lane.send({"more": [(digest, len(data)) for digest, data in batch]}, b"".join(data for _, data in batch))
         return {}
+
+    def _staged(self, digest: str) -> bytes:
+        with self._operations.workspace_lock:
+            return self._operations.workspace.staging.read(digest)
 
     def _do_settle(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         return self._operations.settle(request["image"])
