@@ -55,6 +55,7 @@ class _Writer:
         self._size = 0
         self._rows: list[tree.Row] = []
         self._batch: list[tuple[Digest, bytes]] = []
+        self._batch_bytes = 0
         self._digests: set[Digest] = set()
 
     async def add(self, piece: bytes) -> None:
@@ -74,13 +75,14 @@ class _Writer:
     async def _keep(self, digest: Digest, data: bytes) -> None:
         self._digests.add(digest)
         self._batch.append((digest, data))
-        if sum(len(data) for _, data in self._batch) >= BATCH_BYTES:
+        self._batch_bytes += len(data)
+        if self._batch_bytes >= BATCH_BYTES:
             await self._flush()
 
     async def _flush(self) -> None:
         if self._batch:
             await self._put(self._batch)
-            self._batch = []
+            self._batch, self._batch_bytes = [], 0
 
     async def end(self) -> tuple[Digest, int, set[Digest]]:
         while self._held:

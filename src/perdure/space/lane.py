@@ -91,13 +91,9 @@ class Lane:
                         raise _error(header)
         finally:
             fetching.cancel()
-        batch: list[tuple[Digest, bytes]] = []
-        for digest, data in (await fetching).items():
-            batch.append((digest, data))
-            if sum(len(data) for _, data in batch) >= wire.BATCH_BYTES:
-                await self._have(batch, more=True)
-                batch = []
-        await self._have(batch, more=False)
+        for batch in wire.batches((await fetching).items()):
+            await self._have(batch, more=True)
+        await self._have([], more=False)
 
     async def _have(self, batch: list[tuple[Digest, bytes]], *, more: bool) -> None:
         sizes = [[digest, len(data)] for digest, data in batch]

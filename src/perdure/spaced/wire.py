@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 import threading
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 from perdure.spaced.errors import ProtocolError
 
@@ -30,6 +30,7 @@ PREFIX = struct.Struct("!II")
 MAX_HEADER_BYTES = 256 << 20
 MAX_PAYLOAD_BYTES = 64 << 20
 BATCH_BYTES = 4 << 20
+BATCH_CHUNKS = 4096
 _SUN_PATH_BYTES = 100
 
 
@@ -71,6 +72,20 @@ def split(sizes: Iterable[tuple[str, int]], payload: bytes) -> dict[str, bytes]:
     if at != len(payload):
         raise ProtocolError("%d bytes announced, %d came" % (at, len(payload)))
     return parts
+
+
+def batches(chunks: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    """Chunks in groups that fit into a frame: bounded in bytes, and in number, since names have a size too."""
+    batch: list[tuple[str, bytes]] = []
+    size = 0
+    for digest, data in chunks:
+        batch.append((digest, data))
+        size += len(data)
+        if size >= BATCH_BYTES or len(batch) >= BATCH_CHUNKS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def address(folder: str, name: str, folder_fd: int) -> str:
