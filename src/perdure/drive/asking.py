@@ -16,7 +16,7 @@ from perdure.drive.journal import Journal
 from perdure.drive.waits import Waits
 from perdure.log.live import LiveText, Piece
 from perdure.model.stream import Delta, Final, Model, ModelError, Overflow, Refused, Retryable
-from perdure.program import context
+from perdure.program.context import Transcript
 from perdure.program.stopping import deadline_of
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
@@ -51,6 +51,7 @@ class Asking:
         self._models = models
         self._system = system
         self._emit = emit
+        self._transcripts: dict[str, Transcript] = {}
         self._blobs: dict[Digest, bytes] = {}
         self._inherited = journal.state.seq
 
@@ -87,13 +88,14 @@ class Asking:
 
     async def _stream(self, thread: Thread, turn: Turn) -> Final:
         model = self._model(turn.model)
+        transcript = self._transcripts.setdefault(thread.name, Transcript())
+        transcript.read(thread)
         request = model.prepare(
-            context.build(
-                self._journal.state,
-                thread.name,
+            transcript.context(
+                thread,
                 system=self._system(),
                 tools=self._tools.specs,
-                blobs=await self._needed(thread),
+                blobs=await self._needed(transcript),
                 options={"attempt": turn.attempts},
             )
         )
@@ -129,8 +131,8 @@ class Asking:
         except UsageError as error:
             raise Waits("model_unavailable", str(error)) from error
 
-    async def _needed(self, thread: Thread) -> Mapping[Digest, bytes]:
-        missing = context.blobs_needed(thread) - self._blobs.keys()
+    async def _needed(self, transcript: Transcript) -> Mapping[Digest, bytes]:
+        missing = transcript.blobs - self._blobs.keys()
         if missing:
             self._blobs.update(await self._journal.store.blobs.get(missing))
         return self._blobs

@@ -6,11 +6,10 @@ its hits, and a request sent again after a crash is the same request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 from perdure.model.stream import AssistantMessage, Context, Message, ToolMessage, ToolSpec, UserMessage
 from perdure.record.parts import Blob, Digest, Text
-from perdure.state.state import State
 from perdure.state.threads import Answered, Entry, Returned, Said, Thread
 
 SYSTEM = """You are a coding agent at work in a directory of someone's machine. Use the tools to look, change and check; \
@@ -30,58 +29,57 @@ def system_text(directory: str, instructions: str) -> str:
     return "\n\n".join(parts)
 
 
-def build(
-    state: State,
-    thread: str,
-    *,
-    system: str,
-    tools: tuple[ToolSpec, ...],
-    blobs: Mapping[Digest, bytes],
-    options: dict[str, object],
-) -> Context:
-    t = state.threads[thread]
-    return Context(system, tuple(_messages(t)), tools, options, t.responses, blobs)
+class Transcript:
+    """A thread's messages, each made once: a transcript only grows, so a request at turn 1,000 costs no more than one at turn 10.
 
+    `blobs` are the digests of everything in it that lives in the chunk store.
+    """
 
-def blobs_needed(thread: Thread) -> set[Digest]:
-    """Digests of everything in the transcript that lives in the chunk store."""
-    needed: set[Digest] = set()
-    for entry in thread.entries:
+    def __init__(self) -> None:
+        self.blobs: set[Digest] = set()
+        self._messages: list[Message] = []
+        self._entries = 0
+
+    def context(
+        self,
+        thread: Thread,
+        *,
+        system: str,
+        tools: tuple[ToolSpec, ...],
+        blobs: Mapping[Digest, bytes],
+        options: dict[str, object],
+    ) -> Context:
+        """What the thread's next request is made from; `read` it first. Always of the same thread, which never gets shorter."""
+        return Context(system, (*self._messages, *_continuation(thread)), tools, options, thread.responses, blobs)
+
+    def read(self, thread: Thread) -> None:
+        """Take in what is new."""
+        for entry in thread.entries[self._entries :]:
+            self._add(entry)
+        self._entries = len(thread.entries)
+
+    def _add(self, entry: Entry) -> None:
         if isinstance(entry, Returned):
-            if entry.blob:
-                needed.add(entry.blob.digest)
+            self.blobs.update((entry.blob.digest,) if entry.blob else ())
+            self._messages.append(ToolMessage(entry.provider_id, entry.tool, entry.text, entry.outcome == "ok", entry.blob))
+            return
+        self.blobs.update(part.digest for part in entry.parts if isinstance(part, Blob))
+        if isinstance(entry, Answered):
+            self._messages.append(AssistantMessage(entry.parts, entry.model, entry.extra, entry.interrupted))
         else:
-            needed.update(p.digest for p in entry.parts if isinstance(p, Blob))
-    return needed
+            self._say(entry)
+
+    def _say(self, said: Said) -> None:
+        """Inputs that follow each other become one user message: providers want turns to alternate."""
+        last = self._messages[-1] if self._messages else None
+        if isinstance(last, UserMessage):
+            self._messages[-1] = UserMessage((*last.parts, *said.parts))
+        else:
+            self._messages.append(UserMessage(said.parts))
 
 
-def _messages(thread: Thread) -> Iterator[Message]:
-    yield from _joined(thread.entries)
-    if thread.turn and thread.turn.partial and not thread.turn.responded:
-        yield AssistantMessage((Text(thread.turn.partial),), thread.turn.model, interrupted=True)
-        yield UserMessage((Text(GO_ON),))
-
-
-def _joined(entries: Sequence[Entry]) -> Iterator[Message]:
-    """Inputs that follow each other become one user message: providers want turns to alternate."""
-    said: list[Said] = []
-    for entry in entries:
-        if isinstance(entry, Said):
-            said.append(entry)
-            continue
-        if said:
-            yield _user(said)
-            said = []
-        yield _message(entry)
-    if said:
-        yield _user(said)
-
-
-def _user(said: list[Said]) -> UserMessage:
-    return UserMessage(tuple(part for s in said for part in s.parts))
-
-
-def _message(entry: Answered | Returned) -> Message:
-    if isinstance(entry, Answered):
-        return AssistantMessage(entry.parts, entry.model, entry.extra, entry.interrupted)
-    return ToolMessage(entry.provider_id, entry.tool, entry.text, entry.outcome == "ok", entry.blob)
+def _continuation(thread: Thread) -> tuple[Message, ...]:
+    if thread.turn is None or not thread.turn.partial or thread.turn.responded:
+        return ()
+    partial = AssistantMessage((Text(thread.turn.partial),), thread.turn.model, interrupted=True)
+    return partial, UserMessage((Text(GO_ON),))
