@@ -100,6 +100,7 @@ class Ledger:
         self.closed_by = 0
         self._settled_at = 0
         self._entries: dict[str, Entry] = {}
+        self._unsettled: dict[str, Entry] = {}
         self._load()
         self._stamp_fd = os.open(os.path.join(folder, _STAMP), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._lose()
@@ -122,7 +123,7 @@ class Ledger:
             step("entry begin")
             self._append(entry.begun())
             step("entry begun")
-            self._entries[key] = entry
+            self._entries[key] = self._unsettled[key] = entry
             return entry, True
 
     def group(self, entry: Entry, pid: int) -> None:
@@ -151,9 +152,8 @@ class Ledger:
         now = time.time_ns()
         with self._lock:
             os.pwrite(self._stamp_fd, b"%-12d %-20d\n" % (self.instance, now), 0)
-            for entry in self._entries.values():
-                if entry.cause is None and entry.instance == self.instance:
-                    entry.seen_ns = now
+            for entry in self.open_locked():
+                entry.seen_ns = now
 
     # ---- what clients ask
 
@@ -167,12 +167,12 @@ class Ledger:
 
     def open_locked(self) -> list[Entry]:
         """Like `running`, for a holder of `changed`."""
-        return [e for e in self._entries.values() if e.cause is None and e.instance == self.instance]
+        return [e for e in self._unsettled.values() if e.cause is None and e.instance == self.instance]
 
     def older(self) -> list[Entry]:
         """What lives before this one began, and did not end in order."""
         with self._lock:
-            return [e for e in self._entries.values() if self.closed_by < e.instance < self.instance and not e.settled]
+            return [e for e in self._unsettled.values() if self.closed_by < e.instance < self.instance]
 
     def _is_lost(self, entry: Entry) -> bool:
         return entry.cause is None and entry.instance != self.instance
@@ -191,12 +191,16 @@ class Ledger:
         """
         with self._lock:
             before, self._settled_at = self._settled_at, self.position
-            gone = [e for e in self._entries.values() if not e.settled and (0 < e.reported <= before or self._is_lost(e))]
+            gone = [e for e in self._unsettled.values() if 0 < e.reported <= before or self._is_lost(e)]
             for entry in gone:
-                entry.thin()
+                self._thin(entry)
             if gone:
                 self._append({"settled": [e.key for e in gone]})
             return gone
+
+    def _thin(self, entry: Entry) -> None:
+        entry.thin()
+        self._unsettled.pop(entry.key, None)
 
     def close(self) -> None:
         """An orderly end: nothing of this life runs any more."""
@@ -244,7 +248,7 @@ class Ledger:
     def _apply(self, line: dict[str, Any]) -> None:
         if "begin" in line:
             entry = Entry(line)
-            self._entries[entry.key] = entry
+            self._entries[entry.key] = self._unsettled[entry.key] = entry
         elif "group" in line:
             self._entries[line["group"]].group = line["pid"]
         elif "end" in line:
@@ -256,7 +260,7 @@ class Ledger:
             self._entries[line["lost"]].seen_ns = line["seen_ns"]
         elif "settled" in line:
             for key in line["settled"]:
-                self._entries[key].thin()
+                self._thin(self._entries[key])
         elif "closed" in line:
             self.closed_by = line["closed"]
 
