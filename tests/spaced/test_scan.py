@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from perdure.spaced import grain, index
+from perdure.spaced import grain, index, scan
 from perdure.spaced.errors import FencedError
+from perdure.spaced.index import Folder
+from perdure.spaced.scan import digests
 from tests.spaced.world import World, never
 
 
@@ -334,6 +336,31 @@ def test_appends_to_a_large_file_stage_only_its_tail(world: World) -> None:
         file.write(b"x" * 1000)
     capture = world.workspace.capture(world.base)
     assert sum(capture["chunks"].values()) < 10_000
+
+
+def test_a_moved_directory_is_not_stored_again(world: World) -> None:
+    for number in range(200):
+        world.put(f"dir/{number}", str(number) * 1000)
+    changed(world)
+    (world.root / "dir").rename(world.root / "moved")
+    capture = world.workspace.capture(world.base)
+    assert capture["changed_count"] == 2 * 202
+    assert sum(capture["chunks"].values()) < 120_000
+    world.take(capture["chunks"])
+    assert {digest.hex() for digest in digests(world.workspace.index.root or Folder((0, 0, 0, 0, 0)))} <= world.store.keys()
+
+
+def test_the_index_of_a_killed_supervisor_is_a_little_old_and_still_of_use(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(200):
+        world.put(f"dir/{number}", "x")
+    world.base = world.open().capture(None)["image"]
+    world.put("a", "A")
+    successor = world.open()
+    read: list[str] = []
+    real = scan.read_content
+    monkeypatch.setattr(scan, "read_content", lambda fd, name, *rest: (read.append(name), real(fd, name, *rest))[1])
+    successor.scan(never)
+    assert read == ["a"]
 
 
 def test_syncing_reaches_the_file_system(world: World) -> None:

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from typing import Optional, TypeVar
+from typing import AbstractSet, Optional, TypeVar
 
 from perdure.spaced.content import Content, NotHeld, Opaque, read_content
 from perdure.spaced.errors import FencedError
@@ -38,6 +38,7 @@ from perdure.spaced.tree import (
 from perdure.spaced.trie import Trie
 
 _OPEN_FRAMES = 128
+_FEW = 32
 _T = TypeVar("_T")
 
 
@@ -107,9 +108,13 @@ class Scan:
         self._device, self._sink, self._rules, self._cancelled = device, sink, rules, cancelled
         self._hot, self._everything, self._racy_from_ns = hot, everything, racy_from_ns
         self._mounts, self._max_file_bytes, self._times = mounts, max_file_bytes, times
+        self._top: Optional[Folder] = None
+        self._new_paths = 0
+        self._elsewhere: set[bytes] = set()
 
     def run(self, fd: int, old: Optional[Folder], *, path: str = "", skip: frozenset[str] = frozenset()) -> Folder:
         """The folder of the directory `fd`. `skip` are names at its top that are left out without a word."""
+        self._top = old
         key = stat_key(os.fstat(fd))
         stack = [_Frame(fd, path, "", key, old or Folder(key))]
         try:
@@ -214,7 +219,7 @@ class Scan:
         path, old = frame.below(name), frame.old
         assert frame.fd is not None
         held = old.held.get(name, b"")
-        known = {held[-32:]} | {row.digest for row in old.rows.get(name, ())}
+        known = {held[-32:]} | {row.digest for row in old.rows.get(name, ())} if held else self._known_elsewhere()
 
         def keep(digest: bytes, data: bytes) -> None:
             if self._sink is not None and digest not in known:
@@ -237,6 +242,13 @@ class Scan:
         before = _signature(old, name) if name in old.held else None
         if before != after:
             self.found.note(path, before, after)
+
+    def _known_elsewhere(self) -> AbstractSet[bytes]:
+        """What the base holds under other names: a moved directory must not be stored again. Not worth looking for a few new files."""
+        self._new_paths += 1
+        if self._new_paths > _FEW and not self._elsewhere and self._top is not None:
+            self._elsewhere = digests(self._top)
+        return self._elsewhere
 
     def _put(self, frame: _Frame, name: str, content: Content) -> None:
         frame.keys[name], frame.held[name] = content.key, content.payload
@@ -335,6 +347,18 @@ def everything(folder: Folder, path: str) -> Iterator[tuple[str, Signature]]:
         for name in folder.held:
             yield at + "/" + name, _signature(folder, name)
         stack += ((at + "/" + name, below) for name, below in folder.folders.items())
+
+
+def digests(top: Folder) -> set[bytes]:
+    """Of every chunk and file node below."""
+    out: set[bytes] = set()
+    stack = [top]
+    while stack:
+        folder = stack.pop()
+        out.update(payload[-32:] for payload in folder.held.values())
+        out.update(row.digest for rows in folder.rows.values() for row in rows)
+        stack += folder.folders.values()
+    return out
 
 
 def _signature(folder: Folder, name: str) -> Signature:

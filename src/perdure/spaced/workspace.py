@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
@@ -27,6 +28,10 @@ from perdure.spaced.staging import Batch, Change, Signature, Staging, key_of
 from perdure.spaced.target import Fetch
 
 CHANGED_TOLD = 1000
+_SAVE_PAUSE_S = 10.0
+_SAVE_SHARE = 50
+"""The index is saved at most once in ten seconds, and for at most a fiftieth of the time."""
+
 _REPLACED = "%s %s; put that one back, then `perdure resume`, or give the session up: `perdure abandon`"
 SOMEWHERE: dict[str, Change] = {".": (None, Signature(b"", None))}
 """The workspace differs from a base whose content is not known here."""
@@ -61,6 +66,7 @@ class Workspace:
         self.temporary: list[str] = []
         self._rules, self.max_file_bytes = Rules(exclude), max_file_bytes
         self._grain_ns: Optional[int] = None
+        self._save_due_s = 0.0
 
     @property
     def _index_path(self) -> str:
@@ -68,7 +74,16 @@ class Workspace:
 
     def save(self) -> None:
         """Write the index cache, so that the next supervisor need not hash everything."""
+        started_s = time.monotonic()
         self.index.save(self._index_path)
+        now_s = time.monotonic()
+        self._save_due_s = now_s + max(_SAVE_PAUSE_S, (now_s - started_s) * _SAVE_SHARE)
+
+    def _save_when_due(self) -> None:
+        """A supervisor may be killed: an index that is a little old still saves its successor most of the hashing."""
+        if time.monotonic() >= self._save_due_s:
+            with contextlib.suppress(OSError):  # a full disk must not fail a capture for a cache's sake
+                self.save()
 
     def sync(self) -> None:
         """Make the workspace's file system durable (syncfs); elsewhere than on Linux every file system."""
@@ -106,6 +121,7 @@ class Workspace:
         batches = self.staging.since(start) or []
         changed = {} if base is None else compose(batches)
         opaque_changed = {path for batch in batches for path in batch.opaque}
+        self._save_when_due()
         return self._told(image, found, batches, changed, opaque_changed)
 
     def scan(self, cancelled: Cancelled) -> tuple[dict[str, Any], Found]:
