@@ -15,7 +15,7 @@ from collections.abc import Iterator
 _PAIRS = 8
 _PATIENCE_S = 0.05
 COARSEST_NS = 2_000_000_000
-"""FAT's two seconds: assumed where no tick was seen in time, or where there was nothing to probe."""
+"""FAT's two seconds: assumed where no tick was seen in time, or where nothing could be probed."""
 
 
 def grain_ns(root_fd: int, state_dir: str) -> int:
@@ -23,13 +23,14 @@ def grain_ns(root_fd: int, state_dir: str) -> int:
     with _probe(root_fd, state_dir) as fd:
         if fd is None:
             return COARSEST_NS
-        stamps = []
-        for _ in range(_PAIRS):
-            os.pwrite(fd, b"x", 0)
-            stamps.append(os.fstat(fd).st_ctime_ns)
-        if len(set(stamps)) == _PAIRS:
-            return 0
-        return _tick(fd)
+        try:
+            stamps = []
+            for _ in range(_PAIRS):
+                os.pwrite(fd, b"x", 0)
+                stamps.append(os.fstat(fd).st_ctime_ns)
+            return 0 if len(set(stamps)) == _PAIRS else _tick(fd)
+        except OSError:  # A full disk: an undo that would make room must not need any.
+            return COARSEST_NS
 
 
 def _tick(fd: int) -> int:
