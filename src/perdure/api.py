@@ -215,7 +215,7 @@ class Session:
     async def _answer(self, submission: str, released: Released) -> Answer:
         state = await self.state()
         if submission in state.submissions:
-            return Answer(submission, "waiting", waiting_for=released.rest.waiting_for, detail=released.detail)
+            return Answer(submission, "waiting", waiting_for=released.rest.waiting_for, detail=released.rest.detail)
         return await self.wait(submission, timeout_s=5.0)
 
     # ---- watching ----------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ async def settle(session: Session, submission: str, after: Seq, screen: Screen, 
         if released is None:
             seen = await _follow(session, submission, seen, screen)
         elif not await _settled(session, submission, after):
-            return Answer(submission, "waiting", waiting_for=released.rest.waiting_for, detail=released.detail)
+            return Answer(submission, "waiting", waiting_for=released.rest.waiting_for, detail=released.rest.detail)
     return await session.wait(submission)
 
 

@@ -53,6 +53,7 @@ def _described(row: SessionRow, directory: str | None, status: Status) -> dict[s
         "dir": directory,
         "status": status.status,
         "waiting_for": status.waiting_for,
+        "detail": status.detail,
         "driver": status.pid,
         "epoch": row.epoch,
         "records": row.last_seq,

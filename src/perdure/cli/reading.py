@@ -16,7 +16,7 @@ from perdure.cli.paint import Paint
 from perdure.cli.status import answers, status_of
 from perdure.cli.telling import JsonTeller, Records, Teller, json_line
 from perdure.drive.events import Recorded
-from perdure.history.line import Line, shorten
+from perdure.history.line import Line, plain, shorten
 from perdure.record import records as r
 from perdure.record.records import Seq, Stored
 from perdure.space import content
@@ -44,7 +44,8 @@ async def _show(name: str | None, directory: str | None, full: bool) -> None:
             print(paint.line(line))
         status = status_of(home.home.path, await session.row())
         if status.status == "waiting":
-            print(paint.line(Line("session", f"waits for {status.waiting_for}: {answers(session.id, status.waiting_for)[0]}")))
+            said = f"{status.waiting_for} ({plain(status.detail)})" if status.detail else status.waiting_for
+            print(paint.line(Line("session", f"waits for {said}: {answers(session.id, status.waiting_for)[0]}")))
 
 
 async def _whole(session: Session) -> AsyncIterator[Stored]:

@@ -73,7 +73,7 @@ async def _one(name: str | None, directory: str | None, take: bool, answer: str 
 
 async def _ended(session: Session, released: Released, after: int) -> int:
     if released.rest.status == "waiting":
-        driving.explain_wait(session.id, released.rest.waiting_for, released.detail)
+        driving.explain_wait(session.id, released.rest.waiting_for, released.rest.detail)
         return driving.FAILED
     settled = [s.body async for s in session.records(after) if isinstance(s.body, r.SubmissionSettled)]
     return max([await driving.exit_code(session, body.submission, body.outcome, after) for body in settled], default=0)
@@ -124,7 +124,7 @@ async def _report(home: Opened, driven: list[str]) -> int:
     for id in driven:
         status = status_of(home.home.path, await Session(home.home, id).row())
         if status.status == "waiting":
-            driving.explain_wait(id, status.waiting_for or NEEDS_DRIVER, "")
+            driving.explain_wait(id, status.waiting_for or NEEDS_DRIVER, status.detail)
         if status.status in ("waiting", "failed"):
             code = driving.FAILED
     if not driven:

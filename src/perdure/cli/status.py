@@ -20,6 +20,7 @@ class Status(Struct, frozen=True):
 
     status: Literal["running", "waiting", "settled", "failed"]
     waiting_for: str | None = None
+    detail: str = ""
     pid: int | None = None
 
 
@@ -30,7 +31,7 @@ def status_of(home: Path, row: SessionRow) -> Status:
         return Status("running", pid=pid) if pid is not None else Status("waiting", NEEDS_DRIVER)
     if row.needs_driver or row.rest.status == "running":
         return Status("waiting", NEEDS_DRIVER)
-    return Status(row.rest.status, row.rest.waiting_for)
+    return Status(row.rest.status, row.rest.waiting_for, row.rest.detail)
 
 
 _ANSWERS: Mapping[str, tuple[tuple[str, str], ...]] = {

@@ -43,7 +43,7 @@ async def _wait(name: str | None, directory: str | None, timeout_s: float | None
             print(f"perdure: session {session.id} has not settled within {timeout_s:g} s", file=sys.stderr)
             return driving.FAILED
         if status.status == "waiting":
-            driving.explain_wait(session.id, status.waiting_for, "")
+            driving.explain_wait(session.id, status.waiting_for, status.detail)
             return driving.FAILED
         return await _outcome(session)
 

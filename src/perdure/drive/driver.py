@@ -6,6 +6,7 @@ code. Whatever `advance` did is in the log, or pending facts that the next effec
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -29,13 +30,15 @@ from perdure.program.conversation import Conversation
 from perdure.program.program import Append, Ask, Calls, Settle, View, Wait
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
-from perdure.record.errors import ConflictError, RootReplacedError, SpaceGoneError
+from perdure.record.errors import ConflictError, RootReplacedError, SpaceGoneError, StoreFullError
 from perdure.record.records import Draft
 from perdure.spaced.steps import step
 from perdure.state.state import State
 
 MAX_LOSSES = 3
 """A Space that fails so often without one whole recovery between is waited for, not asked again and again."""
+
+FULL_RETRY_S = 2.0
 
 
 class Going(Struct, frozen=True):
@@ -53,7 +56,6 @@ class Released(Struct, frozen=True):
     """The grant was given back; `rest` says what the session waits for, if for anything."""
 
     rest: Rest
-    detail: str = ""
 
 
 Progress = Going | Paused | Released
@@ -102,6 +104,8 @@ class Driver:
                 return await self._release(wait.reason, wait.detail)
             except RootReplacedError as error:
                 return await self._release("root_replaced", str(error))
+            except StoreFullError as error:
+                return await self._full(error)
             except SpaceGoneError as error:
                 return await self._lost(error)
         except Redecide:
@@ -162,18 +166,21 @@ class Driver:
         self._losses = 0
 
     async def _lost(self, error: SpaceGoneError) -> Progress:
-        """The Space went away under this driver: it takes the same way as after a crash."""
+        """The Space went away under this driver: it takes the same way as after a crash, which tells whether it died, and when."""
         self._recovered = False
         self._losses += 1
-        space = self._journal.view.workspace.space
-        if space is not None and self._journal.view.workspace.lost is None and self._site.is_open:
-            dead_at_ns = getattr(error, "dead_at_ns", None)
-            self._journal.fact(Draft(r.SpaceLost(space.incarnation, space.instance, str(error), dead_at_ns)))
-            await self._journal.flush()
         await self._site.close()
         if self._losses >= MAX_LOSSES:
             return await self._release("space_unavailable", f"{error}; mend that, then `perdure resume`")
         self._emit(Notice(f"{error}; recovering"))
+        return Going()
+
+    async def _full(self, error: StoreFullError) -> Progress:
+        """No room for what the next commit will name, or for the Space's files. It is waited for as a commit waits: the same again after a pause."""
+        self._emit(Notice(f"{error}; trying again"))
+        if not self._recovered:
+            await self._site.close()
+        await asyncio.sleep(FULL_RETRY_S)
         return Going()
 
     async def _instruct(self) -> None:
@@ -197,7 +204,7 @@ class Driver:
         if self._recovered and not reason:
             await self._audit()
         settled: Literal["settled", "failed"] = "failed" if self._journal.view.session.outcome == "failed" else "settled"
-        rest = Rest("waiting" if reason else settled, reason or None, busy=self._journal.view.busy)
+        rest = Rest("waiting" if reason else settled, reason or None, busy=self._journal.view.busy, detail=detail)
         self._journal.decide(Draft(r.EpochReleased(reason)))
         await self._journal.flush(rest)
         step("release.before")
@@ -208,7 +215,7 @@ class Driver:
             return Going()
         step("release.after")
         await self._site.close()
-        return Released(rest, detail)
+        return Released(rest)
 
     async def _audit(self) -> None:
         """The workspace is the log's, and on the disk."""

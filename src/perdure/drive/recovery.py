@@ -87,8 +87,8 @@ class Recovery:
             return
         if before and self._journal.view.workspace.lost is None:
             reason = "another generation" if before.incarnation != space.incarnation else "its supervisor died"
-            lost = r.SpaceLost(before.incarnation, before.instance, reason, opened.dead_at_ns)
-            self._journal.fact(Draft(lost))
+            dead_at_ns = opened.dead_at_ns if opened.dead_instance == before.instance else None
+            self._journal.fact(Draft(r.SpaceLost(before.incarnation, before.instance, reason, dead_at_ns)))
         body = r.SpaceOpened(
             space.incarnation,
             space.instance,
@@ -222,15 +222,15 @@ class Recovery:
         if call.recovered is not None and call.recovered.window is not None:
             return call.recovered.window
         assert call.started is not None and call.started.incarnation is not None
-        deaths = self._journal.view.workspace.deaths
-        if status is None or status.state == "none":
-            return Window(int(call.started_at * 1e9), max(deaths.values(), default=0) or time.time_ns(), proven=bool(deaths))
-        dead_at_ns = deaths.get(life(call.started.incarnation, status.instance))
-        if status.ended_ns:
-            return Window(status.started_ns, status.ended_ns)
+        known = status is not None and status.state != "none"
+        start_ns = status.started_ns if status and known else int(call.started_at * 1e9)
+        if status and status.ended_ns:
+            return Window(start_ns, status.ended_ns)
+        dead_at_ns = self._journal.view.workspace.deaths.get(life(call.started.incarnation, call.started.instance))
         if dead_at_ns is not None:
-            return Window(status.started_ns, dead_at_ns)
-        return Window(status.started_ns, max(status.seen_ns, status.started_ns) + STAMP_SLACK_NS, proven=False)
+            return Window(start_ns, dead_at_ns)
+        seen_ns = max(status.seen_ns, start_ns) if status and known else start_ns
+        return Window(start_ns, seen_ns + STAMP_SLACK_NS, proven=False)
 
     async def _end_unknown(self, call: Call, evidence: str, why: str, plan: Plan | None = None) -> None:
         base = call.started.base if call.started else None

@@ -115,6 +115,7 @@ class Rounds:
             place=tool.place,
             base=base if effect != "none" else None,
             incarnation=self._site.space.incarnation if ledgered else None,
+            instance=self._site.space.instance if ledgered else 0,
             position=self._site.space.position if ledgered else 0,
         )
 

@@ -15,13 +15,14 @@ from perdure.state.workspace import Workspace
 class Opened:
     """A Space that answers, and what was found on the way.
 
-    `fresh` is a new generation: its ledger knows nothing. `dead_at_ns` is when this process saw the former supervisor dead, None where it
-    only found it so. `survivors` are processes of a former supervisor whose death can't be proven.
+    `fresh` is a new generation: its ledger knows nothing. `dead_at_ns` is when the life `dead_instance` was seen to die, None where it was
+    only found dead. `survivors` are processes of a former supervisor whose death can't be proven.
     """
 
     space: Space
     fresh: bool
     dead_at_ns: int | None = None
+    dead_instance: int | None = None
     survivors: tuple[Process, ...] = ()
     self_test: dict[str, bool] = field(default_factory=dict)
     mounts_left_out: tuple[str, ...] = ()

@@ -152,8 +152,8 @@ class _Watch:
                     return  # it let go in order, and is due again if it left something to do
             released = await _take(self._home, row, emit)
             self._failures.pop(session, None)
-            if released.detail:
-                emit(Notice(f"waits for {released.rest.waiting_for}: {released.detail}"))
+            if released.rest.detail:
+                emit(Notice(f"waits for {released.rest.waiting_for}: {released.rest.detail}"))
         except (SessionBusyError, StaleEpochError) as error:
             emit(Notice(str(error)))
         except PerdureError as error:

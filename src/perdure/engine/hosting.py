@@ -36,13 +36,17 @@ class Hosting:
     async def open(self, session: str, binding: Binding, epoch: int, created: SessionCreated, workspace: Workspace) -> Opened:
         root = Path(binding.directory)
         _check_identity(root, binding, workspace)
-        seen_dead_ns = await self._end_unknown_life(session, workspace)
+        dead_at_ns = await self._end_unknown_life(session, workspace)
+        dead_instance = workspace.space.instance if workspace.space else None
         custody = cast(Literal["auto", "pidns", "unproven"], created.custody)
         found = await self._spaces.open(session, root=root, epoch=epoch, custody=custody, env=self.environ)
+        if found.previous is not None:
+            dead_at_ns, dead_instance = found.previous.dead_at_ns, found.previous.instance
         return Opened(
             found.space,
             fresh=found.fresh,
-            dead_at_ns=found.dead_at_ns or seen_dead_ns,
+            dead_at_ns=dead_at_ns,
+            dead_instance=dead_instance,
             survivors=found.survivors,
             self_test=found.self_test,
             mounts_left_out=found.mounts_left_out,

@@ -36,7 +36,8 @@ LOG: Sequence[str] = (
         status       TEXT NOT NULL,
         waiting_for  TEXT,
         due_at       REAL,
-        busy         INTEGER NOT NULL
+        busy         INTEGER NOT NULL,
+        detail       TEXT NOT NULL
     ) STRICT;
     CREATE INDEX session_held ON session (id) WHERE owner IS NOT NULL;
     CREATE INDEX session_inbox ON session (id) WHERE needs_driver;

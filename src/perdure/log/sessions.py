@@ -51,7 +51,7 @@ def create(
         parent_row, cut = above.row, parent.seq
     row = connection.execute(
         "INSERT INTO session (name, log_id, parent, parent_seq, created_at, changed_at, epoch, last_seq, inbox_seq, needs_driver,"
-        " status, waiting_for, due_at, busy) VALUES (?,?,?,?,?,?,0,?,0,0,?,?,?,?) RETURNING id",
+        " status, waiting_for, due_at, busy, detail) VALUES (?,?,?,?,?,?,0,?,0,0,?,?,?,?,?) RETURNING id",
         (header.session, header.log_id, parent_row, cut, at, at, cut + len(drafts), *_columns(rest)),
     ).get
     records.append(connection, row, drafts, first=cut + 1, at=at, epoch=0, commit="create")
@@ -83,8 +83,8 @@ def release(connection: apsw.Connection, grant: Grant, *, inbox_seen: Seq, rest:
     checks.fence(grant, epoch=now.epoch, held=now.held)
     checks.inbox(grant.session, seen=inbox_seen, inbox_seq=now.inbox_seq)
     connection.execute(
-        "UPDATE session SET owner = NULL, needs_driver = 0, changed_at = ?, status = ?, waiting_for = ?, due_at = ?, busy = ?"
-        " WHERE id = ?",
+        "UPDATE session SET owner = NULL, needs_driver = 0, changed_at = ?, status = ?, waiting_for = ?, due_at = ?, busy = ?,"
+        " detail = ? WHERE id = ?",
         (at, *_columns(rest), now.row),
     )
 
@@ -111,7 +111,8 @@ def commit(
 
 def set_rest(connection: apsw.Connection, session: str, rest: Rest) -> None:
     connection.execute(
-        "UPDATE session SET status = ?, waiting_for = ?, due_at = ?, busy = ? WHERE name = ?", (*_columns(rest), session)
+        "UPDATE session SET status = ?, waiting_for = ?, due_at = ?, busy = ?, detail = ? WHERE name = ?",
+        (*_columns(rest), session),
     )
 
 
@@ -148,7 +149,7 @@ def admit(connection: apsw.Connection, session: str, admission: Admission, draft
 
 _ROW = (
     "SELECT s.name, s.log_id, s.epoch, s.last_seq, s.inbox_seq, s.created_at, s.changed_at, s.status, s.waiting_for, s.due_at, s.busy,"
-    " s.owner, s.needs_driver, p.name, s.parent_seq FROM session s LEFT JOIN session p ON p.id = s.parent"
+    " s.detail, s.owner, s.needs_driver, p.name, s.parent_seq FROM session s LEFT JOIN session p ON p.id = s.parent"
 )
 
 
@@ -191,6 +192,7 @@ def _row(found: tuple[Any, ...]) -> SessionRow:
         waiting_for,
         due_at,
         busy,
+        detail,
         owner,
         needs,
         parent,
@@ -204,7 +206,7 @@ def _row(found: tuple[Any, ...]) -> SessionRow:
         inbox_seq=inbox_seq,
         created_at=created_at,
         changed_at=changed_at,
-        rest=Rest(status, waiting_for, due_at, bool(busy)),
+        rest=Rest(status, waiting_for, due_at, bool(busy), detail),
         held_by=None if owner is None else _owner.decode(owner),
         needs_driver=bool(needs),
         parent=None if parent is None else Cut(parent, cut),
@@ -212,7 +214,7 @@ def _row(found: tuple[Any, ...]) -> SessionRow:
 
 
 def _columns(rest: Rest) -> tuple[object, ...]:
-    return rest.status, rest.waiting_for, rest.due_at, rest.busy
+    return rest.status, rest.waiting_for, rest.due_at, rest.busy, rest.detail
 
 
 def _committed(connection: apsw.Connection, row: int, id: CommitId) -> Committed | None:

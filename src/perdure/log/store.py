@@ -49,13 +49,15 @@ class Grant(Struct, frozen=True):
 class Rest(Struct, frozen=True):
     """What a session is while nobody drives it: the indexed row that `due` and `ls` read, written by whoever knows.
 
-    `busy` is what a `reject` submission looks at. `due_at` is a wall-clock time in seconds at which a driver is wanted.
+    `detail` says in words what is waited for, and how to answer. `busy` is what a `reject` submission looks at. `due_at` is a wall-clock time in
+    seconds at which a driver is wanted.
     """
 
     status: Literal["running", "waiting", "settled", "failed"] = "settled"
     waiting_for: str | None = None
     due_at: float | None = None
     busy: bool = False
+    detail: str = ""
 
 
 class Committed(Struct, frozen=True):
