@@ -64,6 +64,8 @@ def test_a_watcher_takes_over_as_soon_as_a_driver_dies(desk: Desk) -> None:
 def test_a_living_driver_is_left_alone_unless_it_is_to_be_taken_over(desk: Desk) -> None:
     driver = desk.start("run", "x", "--session", "s", "--model", desk.script(turn("", HELD), "Done."))
     until(lambda: begun(desk))
+    nothing = desk.perdure("resume")
+    assert nothing.returncode == 0 and "no session needs a driver" in nothing.stderr, "what others drive is not waited for"
     refused = desk.perdure("resume", "s")
     assert refused.returncode == 1
     assert f"is driven by process {driver.pid}" in refused.stderr

@@ -16,7 +16,7 @@ from perdure.drive.events import Emit, Notice
 from perdure.drive.places import Processes
 from perdure.engine import lease, places
 from perdure.engine.home import Home
-from perdure.log.store import SessionRow
+from perdure.log.store import Due, SessionRow
 from perdure.record.errors import PerdureError, SessionBusyError, StaleEpochError, UsageError
 from perdure.space.environment import command_environment
 from perdure.spaced.steps import step
@@ -110,7 +110,7 @@ async def _loop(home: Home, driver: Driver) -> Released:
 
 
 async def watch(home: Home, *, emit: Callable[[str], Emit] = lambda _: silent, once: bool = False) -> None:
-    """Drive every session that needs it, as long as this runs; with `once`, until nothing is due.
+    """Drive every session that needs it, as long as this runs; with `once`, until nothing is due that nobody else drives.
 
     One session's failure is told through its `emit` and tried again after a pause that doubles, the others go on.
     """
@@ -130,7 +130,9 @@ class _Watch:
             mark = await self._home.store.wait(-1, 0.0)
             while True:
                 for due in await self._home.store.due(self._home.clock()):
-                    if due.session not in self._running and self._not_before.get(due.session, 0.0) <= time.monotonic():
+                    if due.session in self._running or self._not_before.get(due.session, 0.0) > time.monotonic():
+                        continue
+                    if not (once and self._driven(due)):
                         self._running[due.session] = group.create_task(self._attend(due.session))
                 if once and not self._running:
                     return
@@ -140,6 +142,10 @@ class _Watch:
                     mark = looking.result()
                 looking.cancel()
                 self._running = {name: task for name, task in self._running.items() if not task.done()}
+
+    def _driven(self, due: Due) -> bool:
+        """Whether a living driver has it."""
+        return due.reason == "held" and lease.holder(places.driver_lock(self._home.path, due.session), due.epoch) is not None
 
     async def _attend(self, session: str) -> None:
         """Drive it as soon as nobody does."""
