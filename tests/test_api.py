@@ -188,7 +188,7 @@ def test_two_observers_of_one_process_both_see_everything(tmp_path: Path) -> Non
 
 def test_the_drivers_own_events_show_text_output_and_records(tmp_path: Path) -> None:
     async def story() -> None:
-        async with stage(tmp_path, turn("", bash("echo to the terminal")), turn("bye now", chunks=7, delay_s=0.5)) as s:
+        async with stage(tmp_path, turn("", bash("echo to the terminal; sleep 0.3")), turn("bye now", chunks=7, delay_s=0.5)) as s:
             events: list[perdure.Event] = []
             await s.run(emit=events.append)
             assert b"to the terminal\n" in b"".join(e.data for e in events if isinstance(e, perdure.OutputShown))

@@ -37,6 +37,7 @@ LARGEST_VIEW_BYTES = 60 * 1024
 """Above what the Space's own views come to, and below what rides in a commit."""
 
 PREVIEW_CHARS = 2000
+SHOWN_AFTER_S = 0.1
 
 
 class Rounds:
@@ -154,12 +155,7 @@ class Rounds:
             step(f"op.before:{call.tool}")
             await space.start(key, self._operation(call, tool), base=call.started.base)
             step(f"op.started:{call.tool}")
-        showing = asyncio.create_task(self._show(call)) if tool.name == "bash" else None
-        try:
-            ended = await either(space.wait(key), self._watch(call))
-        finally:
-            if showing:
-                await _within(showing, 0.2)
+        ended = await either(self._end(call), self._watch(call))
         reason = ""
         if isinstance(ended, Stopped):
             reason = ended.reason
@@ -200,6 +196,22 @@ class Rounds:
         if submission and submission.aborted is not None:
             return Stopped("abort", submission.aborted)
         return await watch(self._journal.store, session, submission=call.submission, after=state.seq, left_s=self._left_s(call))
+
+    async def _end(self, call: Call) -> Status:
+        """Its end. What it prints until then is shown once it has taken a moment; of a short one the record tells all."""
+        assert call.started is not None
+        waiting = asyncio.ensure_future(self._site.space.wait(call.started.key))
+        showing: asyncio.Task[None] | None = None
+        try:
+            await asyncio.wait((waiting,), timeout=SHOWN_AFTER_S)
+            if not waiting.done() and call.tool == "bash":
+                showing = asyncio.create_task(self._show(call))
+            return await waiting
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            if showing:
+                await _within(showing, 0.2)
 
     async def _show(self, call: Call) -> None:
         assert call.started is not None
