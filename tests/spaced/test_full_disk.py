@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spaced.world import World, window
+from tests.spaced.world import World, now_ns, window
 
 DISK_BYTES = 4 << 20
 
@@ -45,3 +45,18 @@ def test_what_filled_the_disk_is_taken_back(small: World) -> None:
     small.undo(lost)
     assert (small.root / "kept").read_bytes() == before
     assert os.listdir(small.root) == ["kept"]
+
+
+def test_an_undo_that_finds_no_room_leaves_no_half_of_a_file_and_goes_on_when_there_is_some(small: World) -> None:
+    before = small.put("kept", os.urandom(DISK_BYTES // 2)).read_bytes()
+    small.commit()
+    with window() as lost:
+        small.put("kept", b"x" * (DISK_BYTES // 3))
+    now_ns()
+    fill(small.root / "mine")
+    with pytest.raises(OSError, match="No space left"):
+        small.undo(lost)
+    assert sorted(os.listdir(small.root)) == ["kept", "mine"]
+    (small.root / "mine").unlink()
+    small.undo(lost)
+    assert (small.root / "kept").read_bytes() == before

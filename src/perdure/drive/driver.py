@@ -38,7 +38,7 @@ from perdure.state.state import State
 MAX_LOSSES = 3
 """A Space that fails so often without one whole recovery between is waited for, not asked again and again."""
 
-FULL_RETRY_S = 2.0
+FULL_RETRY_S = 5.0
 
 
 class Going(Struct, frozen=True):

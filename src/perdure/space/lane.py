@@ -182,7 +182,7 @@ def _error(header: Mapping[str, Any]) -> Exception:
         case "stale":
             return StaleEpochError(message)
         case "full":
-            return StoreFullError(f"no room for the Space's own files: {message}; make room and go on")
+            return StoreFullError(f"a disk that the Space needs is full: {message}; make room and go on")
         case "replaced":
             return RootReplacedError(message)
         case "protocol":

@@ -224,6 +224,9 @@ class _Work:
             self._keep_owner(fd, directory, item)
             os.fchmod(fd, want.mode)
             os.utime(fd, ns=(item.mtime_ns, item.mtime_ns))
+        except OSError:  # A full disk needs no half of a file beside.
+            os.unlink(name, dir_fd=directory)
+            raise
         finally:
             os.close(fd)
 
