@@ -300,6 +300,7 @@ class CallStarted(_Body, frozen=True, tag="call_started"):
     place: Place = "space"
     base: Image | None = None
     incarnation: Incarnation | None = None
+    instance: int = 0
     position: int = 0
     exclude_digest: Digest | None = None
 
