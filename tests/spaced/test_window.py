@@ -14,26 +14,37 @@ WINDOW = Window(100, 200)
 
 
 @pytest.mark.parametrize(
-    ("own", "greatest", "verdict"),
+    ("own", "above", "verdict"),
     [
-        (150, 150, OURS),
-        (100, 100, OURS),
-        (200, 200, OURS),
-        (99, 99, EARLIER),
-        (99, 100, OURS),
-        (99, 500, OURS),
-        (201, 201, LATER),
-        (201, 150, LATER),
+        (150, (), OURS),
+        (100, (), OURS),
+        (200, (), OURS),
+        (99, (), EARLIER),
+        (99, (100,), OURS),
+        (99, (99, 150, 500), OURS),
+        (99, (99, 500), LATER),
+        (150, (500,), OURS),
+        (201, (), LATER),
+        (201, (150,), LATER),
     ],
 )
-def test_a_change_is_the_calls_if_it_is_not_after_the_end_and_something_above_is_not_before_the_start(
-    own: int, greatest: int, verdict: str
+def test_a_change_is_the_calls_if_it_is_not_after_the_end_and_it_or_something_above_was_changed_in_the_window(
+    own: int, above: tuple[int, ...], verdict: str
 ) -> None:
-    assert judge(WINDOW, own, greatest) == verdict
+    assert judge(WINDOW, own, above) == verdict
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "verdict"), [(150, (), OURS), (150, (99,), OURS), (201, (), LATER), (99, (201,), LATER)]
+)
+def test_a_power_cut_tears_nothing_that_lies_where_something_was_changed_since(
+    own: int, above: tuple[int, ...], verdict: str
+) -> None:
+    assert judge(Window(0, 200), own, above) == verdict
 
 
 def test_without_a_window_everything_is_taken_back() -> None:
-    assert judge(None, 10**30, 0) == OURS
+    assert judge(None, 10**30) == OURS
 
 
 def test_an_edit_before_the_start_is_kept(tmp_path: Path) -> None:

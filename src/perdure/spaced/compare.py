@@ -7,7 +7,7 @@ of the parents travel down with the walk.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Tuple
 
 from perdure.spaced.index import CTIME, MTIME, Folder, StatKey
 from perdure.spaced.target import Source
@@ -33,14 +33,14 @@ class Difference(NamedTuple):
 class _Pair(NamedTuple):
     """A directory on both sides: the folder (None: not there), the wanted digests (None: not wanted), and ctimes of the folders above.
 
-    `nearest_ns` is the ctime of the nearest directory that is there, `above_ns` the greatest of those below the root.
+    `nearest_ns` is the ctime of the nearest directory that is there, `above_ns` are those of all that are, below the root.
     """
 
     path: str
     folder: Optional[Folder]
     want: Optional[tuple[bytes, bytes]]
     nearest_ns: int
-    above_ns: int
+    above_ns: Tuple[int, ...]
 
 
 class Comparison:
@@ -53,7 +53,7 @@ class Comparison:
 
     def run(self, root: Folder, target: dict[str, str]) -> list[Difference]:
         want = (bytes.fromhex(target["tree"]), bytes.fromhex(target["times"]))
-        level = [_Pair("", root, want, root.key[CTIME], 0)]
+        level = [_Pair("", root, want, root.key[CTIME], ())]
         while level:
             trees = self._source.directories(pair.want[0] for pair in level if pair.want and _differs(pair.folder, pair.want))
             times = self._source.directories(pair.want[1] for pair in level if pair.want and _differs(pair.folder, pair.want))
@@ -96,7 +96,7 @@ class Comparison:
         if key is None:
             key = self._not_held.get(path)
         own = key[CTIME] if key is not None else pair.nearest_ns
-        verdict = judge(self._window, own, max(own, pair.above_ns))
+        verdict = judge(self._window, own, pair.above_ns)
         wanted = decode_payload(want) if want is not None else None
         mtime = decode_payload(stamp, times=True).mtime_ns if stamp is not None and stamp[:1] != DIRECTORY else 0
         is_directory = wanted is not None and wanted.kind == DIRECTORY
@@ -111,7 +111,7 @@ class Comparison:
                 (wanted.digest, decode_payload(stamp or b"", times=True).digest) if wanted is not None and is_directory else None
             )
             nearest = now.key[CTIME] if now is not None else pair.nearest_ns
-            above = max(pair.above_ns, now.key[CTIME]) if now is not None else pair.above_ns
+            above = (*pair.above_ns, now.key[CTIME]) if now is not None else pair.above_ns
             below.append(_Pair(path, now, digests, nearest, above))
 
 

@@ -181,7 +181,7 @@ def _without_opaque(
     """The differences that can be judged, and why the call can't count as undone: something that no image holds was changed."""
     opaque = workspace.index.opaque
     apart = {*opaque, *workspace.excluded, *workspace.mounts}
-    touched = [path for path, key in opaque.items() if window is not None and judge(window, key[CTIME], key[CTIME]) == OURS]
+    touched = [path for path, key in opaque.items() if window is not None and judge(window, key[CTIME]) == OURS]
     covered = [d.path for d in differences if apart and _covered(d.path, set(opaque))]
     if covered or touched:
         paths = ", ".join(_texts(touched or covered)[:5])
@@ -204,14 +204,14 @@ def _changed_below(root_fd: int, path: str, window: Window) -> bool:
     """True where anything at or below the path has a ctime inside the window."""
     try:
         status = os.stat(path, dir_fd=root_fd, follow_symlinks=False)
-        if judge(window, status.st_ctime_ns, status.st_ctime_ns) == OURS:
+        if judge(window, status.st_ctime_ns) == OURS:
             return True
         if not stat.S_ISDIR(status.st_mode):
             return False
         for _, directories, files, fd in os.fwalk(path, dir_fd=root_fd):
             for name in (*directories, *files):
                 ctime_ns = os.stat(name, dir_fd=fd, follow_symlinks=False).st_ctime_ns
-                if judge(window, ctime_ns, ctime_ns) == OURS:
+                if judge(window, ctime_ns) == OURS:
                     return True
     except FileNotFoundError:
         return True
@@ -245,7 +245,7 @@ def _git(workspace: Workspace, target: dict[str, Any], source: Source, window: O
             if states[0][part] != states[1][part]:
                 for path in gitstate.changed_files(before, after, part):
                     verdicts[path] = _git_verdict(fd, path, window)
-        locks = {path: key for path, key in _new_locks(fd, states) if judge(window, key[CTIME], key[CTIME]) == OURS}
+        locks = {path: key for path, key in _new_locks(fd, states) if judge(window, key[CTIME]) == OURS}
     finally:
         os.close(fd)
     ours = sorted(path for path, verdict in verdicts.items() if verdict == OURS)
@@ -262,11 +262,11 @@ def _git_verdict(git_fd: int, path: str, window: Window) -> str:
             own = os.stat(at or ".", dir_fd=git_fd, follow_symlinks=False).st_ctime_ns
         except (FileNotFoundError, NotADirectoryError):
             at = at.rpartition("/")[0]
-    greatest = own
+    above = []
     while at:
         at = at.rpartition("/")[0]
-        greatest = max(greatest, os.stat(at or ".", dir_fd=git_fd).st_ctime_ns)
-    return judge(window, own, greatest)
+        above.append(os.stat(at or ".", dir_fd=git_fd).st_ctime_ns)
+    return judge(window, own, tuple(above))
 
 
 def _new_locks(git_fd: int, states: tuple[dict[str, Any], dict[str, Any]]) -> Iterable[tuple[str, StatKey]]:
