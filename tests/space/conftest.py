@@ -45,7 +45,8 @@ class Place:
     async def open(self, epoch: int = 1, adopt: frozenset[str] = frozenset(), **options: Any) -> HostSpace:
         """A fenced Space."""
         space = (await self.find(epoch, **options)).space
-        await space.fence(epoch, adopt)
+        async with asyncio.timeout(WAIT_S):
+            await space.fence(epoch, adopt)
         return space
 
     def kill(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 from perdure.record.errors import SpaceGoneError, StaleEpochError, UsageError
 from perdure.space.client import HostSpace
 from perdure.space.space import Exec, Plan, Status, Write
-from tests.space.conftest import Place, run, step_numbers, until, until_async
+from tests.space.conftest import WAIT_S, Place, run, step_numbers, until, until_async
 
 LOOP = "while :; do echo . >> beat; sleep 0.01; done"
 
@@ -315,9 +315,10 @@ def test_a_running_operation_is_stamped_so_that_its_end_is_known_to_two_seconds(
         space = await proven.open(1)
         first = await space.start("l:c:1", Exec("sleep 300"))
         latest: Status = first
-        while latest.seen_ns <= first.started_ns + 1_000_000_000:
-            latest = (await space.status({"l:c:1"}))["l:c:1"]
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(WAIT_S):
+            while latest.seen_ns <= first.started_ns + 1_000_000_000:
+                latest = (await space.status({"l:c:1"}))["l:c:1"]
+                await asyncio.sleep(0.05)
         proven.kill()
         lost = (await (await proven.find(2)).space.status({"l:c:1"}))["l:c:1"]
         assert lost.state == "lost"
