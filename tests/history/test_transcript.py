@@ -129,7 +129,7 @@ def test_every_kind_of_record_can_be_told() -> None:
         r.Compacted(4, "sum"),
         bash("c", "x"),
         r.CallDecided("c", "deny", "person", reason="no"),
-        r.CallFinished("c", "denied", r.Result("no"), opaque=("big",)),
+        r.CallFinished("c", "denied", r.Result("no"), opaque=("big", "same"), opaque_changed=("big",)),
         r.SpaceOpened(WHERE, 2, r.Init(5, 1, 1), "pidns", hermetic=True),
         r.SpaceRestored("c", IMAGE, IMAGE, taken_back=("a",), processes_killed=2),
         r.Synced(IMAGE),

@@ -298,6 +298,7 @@ def _imaged(body: r.CallFinished, capture: Capture) -> r.CallFinished:
         changed_count=capture.changed_count,
         left=capture.left,
         opaque=tuple(map(printable, capture.opaque)),
+        opaque_changed=tuple(map(printable, capture.opaque_changed)),
     )
 
 

@@ -109,8 +109,8 @@ def _finished(body: r.CallFinished, call: r.CallProposed | None, output_lines: i
     for process in body.left:
         ports = f", listening on {', '.join(map(str, process.ports))}" if process.ports else ""
         yield "output", f"left running: {shorten(process.command, 80)} (process {process.pid}{ports})"
-    if body.opaque:
-        yield "failure", f"changed beyond undoing: {listed(body.opaque)}"
+    if body.opaque_changed:
+        yield "failure", f"changed beyond undoing: {listed(body.opaque_changed)}"
 
 
 def _created(body: r.SessionCreated) -> Said:

@@ -306,6 +306,8 @@ class CallStarted(_Body, frozen=True, tag="call_started"):
 
 
 class CallFinished(_Body, frozen=True, tag="call_finished"):
+    """`opaque` are the paths that the image names without holding them, `opaque_changed` those of them that the call changed."""
+
     call: str
     outcome: Outcome
     result: Result
@@ -318,6 +320,7 @@ class CallFinished(_Body, frozen=True, tag="call_finished"):
     changed_count: int = 0
     left: tuple[Process, ...] = ()
     opaque: tuple[str, ...] = ()
+    opaque_changed: tuple[str, ...] = ()
     position: int = 0
     seen: dict[str, Digest] = {}
     requests: tuple[dict[str, Any], ...] = ()
