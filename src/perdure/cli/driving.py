@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from perdure.api import Answer, Session
-from perdure.cli.screen import Screen
+from perdure.cli.screen import Careful, Screen
 from perdure.cli.signals import attended
 from perdure.cli.status import NEEDS_DRIVER, answers
 from perdure.drive.driver import Released
@@ -29,7 +29,7 @@ async def shown(session: Session, work: Coroutine[Any, Any, T], screen: Screen) 
     """The work's outcome, its screen kept moving. The first Ctrl-C aborts what the session does, and its settlement is waited for."""
 
     async def abort() -> None:
-        print("\nperdure: stopping; Ctrl-C again leaves at once", file=sys.stderr, flush=True)
+        Careful(sys.stderr).write("\nperdure: stopping; Ctrl-C again leaves at once\n")
         await session.abort(by="person", reason="Ctrl-C")
 
     ticking = asyncio.create_task(_tick(screen))

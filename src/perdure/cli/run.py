@@ -76,7 +76,8 @@ def _prompt(given: str | None) -> str:
 async def _run(prompt: str, *, request_id: str | None, take: bool, as_json: bool, **options: Any) -> int:
     async with opened() as home:
         session = await _session(home, **options)
-        print(json_line({"session": session.id}) if as_json else session.id, flush=True)
+        out = Careful(sys.stdout)
+        out.write((json_line({"session": session.id}) if as_json else session.id) + "\n")
         row = await session.row()
         before = row.last_seq if row.inbox_seq else 0  # a new session is shown from its beginning
         submission = await session.submit(prompt, request_id=request_id)
@@ -84,10 +85,10 @@ async def _run(prompt: str, *, request_id: str | None, take: bool, as_json: bool
         screen = Quiet() if as_json else fitting_screen()
         work = driving.settle(session, submission, after, screen, take=take)
         if as_json:
-            work = _recorded(Records(session, Careful(sys.stdout), before), work)
+            work = _recorded(Records(session, out, before), work)
         answer = await driving.shown(session, work, screen)
         if as_json:
-            print(json_line({"settled": {"session": session.id, **msgspec.to_builtins(answer)}}), flush=True)
+            out.write(json_line({"settled": {"session": session.id, **msgspec.to_builtins(answer)}}) + "\n")
         if answer.outcome == "waiting":
             driving.explain_wait(session.id, answer.waiting_for, answer.detail)
         return await driving.exit_code(session, submission, answer.outcome, after)

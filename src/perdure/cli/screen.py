@@ -8,7 +8,7 @@ A screen is an Emit of the driver. It must never hold the driver up for long, so
 
 from __future__ import annotations
 
-import errno
+import os
 import shutil
 import sys
 import time
@@ -24,27 +24,25 @@ from perdure.record.records import Stored
 
 
 class Careful:
-    """A stream that nobody may read any more: what is driven goes on all the same, unseen."""
+    """A stream that nobody may read any more, or whose disk is full: what is driven goes on all the same, unseen."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream: TextIO | None = stream
-        self._tty = stream.isatty()
+        self._stream = stream
 
     def isatty(self) -> bool:
-        return self._tty
+        return self._stream.isatty()
 
     def flush(self) -> None:
         pass
 
     def write(self, text: str) -> int:
         try:
-            if self._stream is not None:
-                self._stream.write(text)
-                self._stream.flush()  # progress is of no use later
-        except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
-                raise
-            self._stream = None
+            self._stream.write(text)
+            self._stream.flush()  # progress is of no use later
+        except OSError:
+            # What is left in the stream's buffer must go somewhere, or the interpreter fails at its end.
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
         return len(text)
 
 
@@ -74,10 +72,11 @@ class Quiet:
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
+        self._errors = Careful(sys.stderr)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Notice):
-            print(f"{self._prefix}perdure: {plain(event.text)}", file=sys.stderr, flush=True)
+            self._errors.write(f"{self._prefix}perdure: {plain(event.text)}\n")
 
     def tick(self) -> None:
         pass
