@@ -60,7 +60,7 @@ class Incarnation(Struct, frozen=True):
 
 
 class Init(Struct, frozen=True):
-    """The supervisor as the kernel outside names it. `namespace` is the inode of its PID namespace."""
+    """The supervisor as the kernel outside names it. `namespace` is the inode of the PID namespace that `pid` counts in."""
 
     pid: int
     start_time: int

@@ -15,9 +15,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import select
 import signal
+import socket
 import sys
 from typing import Callable, Mapping, Sequence
 
@@ -25,8 +27,8 @@ from perdure.spaced import processes
 
 _SET_CHILD_SUBREAPER = 36
 _SET_NAME = 15
-_DEFAULT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 _POLITE_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_DEFAULT_SIGNALS = (*_POLITE_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 _ABOVE_STDIO = 100
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,18 +45,36 @@ def rename(name: str) -> None:
         _libc.prctl(_SET_NAME, name.encode(), 0, 0, 0)
 
 
-def keep(arguments: Sequence[str], environment: Mapping[str, str], output_fd: int, life: int) -> tuple[int, int]:
-    """Run the program in the current directory, in a session of its own, stdout and stderr to `output_fd`; (keeper's pid, report pipe).
+class Keeper:
+    """A keeper that waits for its command. Made ahead of need: to fork the supervisor's memory costs more than to start a command.
 
-    `life` is the reading end of a pipe whose other end the supervisor alone has. The report brings `pid N`, then `exit N` (negative: the
-    signal) when the program itself has ended, and ends when all it left has.
+    `life` is the reading end of a pipe whose other end the supervisor alone has.
     """
-    report, report_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _in_child(lambda: _keep(arguments, environment, output_fd, report_end, life))
-    os.close(report_end)
-    return pid, report
+
+    def __init__(self, life: int) -> None:
+        self._job, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _in_child(lambda: _keep(theirs.fileno(), life))
+        theirs.close()
+
+    def keep(self, arguments: Sequence[str], environment: Mapping[str, str], output_fd: int) -> int:
+        """Run the program in the current directory, in a session of its own, stdout and stderr to `output_fd`; the report pipe.
+
+        The report brings `pid N`, then `exit N` (negative: the signal) when the program itself has ended, and ends when all it left has.
+        OSError if the keeper is dead: nothing was run. To be called once.
+        """
+        report, report_end = os.pipe()
+        try:
+            socket.send_fds(self._job, [b"!"], [output_fd, report_end])
+            self._job.sendall(json.dumps([list(arguments), dict(environment)]).encode())
+        except OSError:
+            os.close(report)
+            raise
+        finally:
+            os.close(report_end)
+            self._job.close()
+        return report
 
 
 def _in_child(body: Callable[[], None]) -> None:
@@ -66,17 +86,40 @@ def _in_child(body: Callable[[], None]) -> None:
         os._exit(70)
 
 
-def _keep(arguments: Sequence[str], environment: Mapping[str, str], output_fd: int, report: int, life: int) -> None:
+def _keep(job: int, life: int) -> None:
     signal.set_wakeup_fd(-1)
-    for number in _DEFAULT_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    subreaper()
-    program = _spawn(arguments, environment, output_fd, report)
-    rename("spaced-keeper")
     for number in _POLITE_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    report, life = _only(report, life)
+    subreaper()
+    rename("spaced-keeper")
+    job, life = _only(job, life)
+    found = _receive(job)
+    if found is None:
+        return
+    arguments, environment, output_fd, report = found
+    program = _spawn(arguments, environment, output_fd, report)
+    os.close(output_fd)
     _report(report, b"pid %d\n" % program)
+    _watch(program, report, life)
+
+
+def _receive(job: int) -> tuple[list[str], dict[str, str], int, int] | None:
+    """What to run; None if nobody will say any more. A job is whole or it is none: half of it is no JSON."""
+    with socket.socket(fileno=job) as lane:
+        _, fds, _, _ = socket.recv_fds(lane, 1, 2)
+        if not fds:
+            return None
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        data = bytearray()
+        while part := lane.recv(1 << 16):
+            data += part
+    arguments, environment = json.loads(data)
+    return arguments, environment, fds[0], fds[1]
+
+
+def _watch(program: int, report: int, life: int) -> None:
+    """Until no child is left, or the supervisor: then nothing may be left."""
     wake, wake_end = os.pipe()
     os.set_blocking(wake_end, False)
     signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
@@ -101,7 +144,9 @@ def _spawn(arguments: Sequence[str], environment: Mapping[str, str], output_fd: 
     nothing = os.open(os.devnull, os.O_RDONLY)
     standard = [(os.POSIX_SPAWN_DUP2, nothing, 0), (os.POSIX_SPAWN_DUP2, output_fd, 1), (os.POSIX_SPAWN_DUP2, output_fd, 2)]
     try:
-        return os.posix_spawn(arguments[0], list(arguments), dict(environment), file_actions=standard, setsid=True)
+        return os.posix_spawn(
+            arguments[0], list(arguments), dict(environment), file_actions=standard, setsid=True, setsigdef=_DEFAULT_SIGNALS
+        )
     except OSError as error:
         os.write(output_fd, ("%s: %s\n" % (arguments[0], error.strerror)).encode())
         _report(report, b"exit 127\n")

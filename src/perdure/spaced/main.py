@@ -102,6 +102,7 @@ class Supervisor:
 
     def run(self, idle_s: float) -> int:
         """Until idle for so long without a connection and with nothing running, or until told to end."""
+        self._operations.custody.prepare()
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(self._signals(), selectors.EVENT_READ)
@@ -197,7 +198,8 @@ def _scan(root: str, folder: str, base: dict[str, Any] | None) -> int:
 def _ready(fd: int | None, answer: dict[str, Any], code: int) -> int:
     """Tell whoever started this, once."""
     if fd is not None:
-        os.write(fd, json.dumps(answer).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):
+            os.write(fd, json.dumps(answer).encode() + b"\n")
         os.close(fd)
     return code
 
