@@ -291,14 +291,8 @@ class Recovery:
         if not plan.take_back_count:
             return
         await self._site.take(plan.chunks)
-        self._journal.fact(
-            Draft(
-                r.NoteAdded(
-                    f"{plan.take_back_count} file(s) that the power cut had torn are put back; "
-                    f"what was there is salvage {_salvage_id(plan)}"
-                )
-            )
-        )
+        kept = f"; what was there is salvage {_salvage_id(plan)}" if plan.salvage else ""
+        self._journal.fact(Draft(r.NoteAdded(f"{plan.take_back_count} file(s) that the power cut had torn are put back{kept}")))
         await self._journal.flush()
         restored = await self._site.space.restore(image, self._site.source, plan)
         await self._site.take(restored.capture.chunks)

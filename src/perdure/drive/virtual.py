@@ -50,7 +50,7 @@ class Virtual:
         id, _, path = rest.partition("/")
         async for stored in self._store.read(session):
             body = stored.body
-            if isinstance(body, r.Recovered) and body.salvage and body.salvage.startswith(id) and id:
+            if isinstance(body, r.Recovered | r.SpaceRestored) and body.salvage and body.salvage.startswith(id) and id:
                 found = await image.read(body.salvage, path, self._store.blobs.get)
                 if found is None:
                     raise LookupError(f"Salvage {id} holds no file '{path}'.")
