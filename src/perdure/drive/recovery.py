@@ -189,15 +189,19 @@ class Recovery:
             restored.processes_killed,
         )
         self._journal.fact(Draft(body, call.thread, call.seq))
-        if plan.kept_count:
-            kept = r.WorkspaceChanged(restored.capture.image, _shown(plan.kept), plan.kept_count, "recovery", call.id)
-            self._journal.fact(Draft(kept, call.thread, -1))
+        self._tell_kept(plan, restored.capture.image, call)
         if not rerun:
             now = self._journal.view.calls[call.id]
             count = max(len(now.taken_back), plan.take_back_count)
             text = told.interrupted(now.taken_back, count, tuple(s[:SALVAGE_ID_CHARS] for s in now.salvages), plan, left)
             self._finish(call, "interrupted", text, restored.capture.image)
         await self._journal.flush()
+
+    def _tell_kept(self, plan: Plan, image: Image, call: Call | None = None) -> None:
+        """What a restore left as it was is other people's work, and is told as such."""
+        if plan.kept_count:
+            body = r.WorkspaceChanged(image, _shown(plan.kept), plan.kept_count, "recovery", call.id if call else None)
+            self._journal.fact(Draft(body, call.thread if call else None, -1))
 
     async def _plan(self, call: Call, base: Image, window: Window | None) -> Plan | None:
         """What is to be taken back; None where nothing is, since it can't be."""
@@ -300,6 +304,7 @@ class Recovery:
             None, image, restored.capture.image, window, _shown(plan.take_back), _shown(plan.kept), plan.salvage
         )
         self._journal.fact(Draft(body))
+        self._tell_kept(plan, restored.capture.image)
 
     # ---- answers -----------------------------------------------------------------------------------------------------------
 
