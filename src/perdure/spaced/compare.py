@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional, Tuple
 
 from perdure.spaced.index import CTIME, MTIME, Folder, StatKey
 from perdure.spaced.target import Source
-from perdure.spaced.tree import DIRECTORY, Payload, decode_payload
+from perdure.spaced.tree import DIRECTORY, Payload, decode_payload, time_payload
 from perdure.spaced.window import Window, judge
 
 
@@ -76,6 +76,8 @@ class Comparison:
         if pair.want is None:  # elsewhere a socket or FIFO is let alone: who knows whether it was there before
             names |= self._not_held_in.get(pair.path, set())
         for name in sorted(names):
+            if folder is not None and name in folder.held and _same(folder, name, wanted.get(name), stamps.get(name)):
+                continue
             path = pair.path + "/" + name if pair.path else name
             now = folder.folders.get(name) if folder is not None else None
             self._name(pair, path, name, now, wanted.get(name), stamps.get(name), below)
@@ -113,6 +115,10 @@ class Comparison:
             nearest = now.key[CTIME] if now is not None else pair.nearest_ns
             above = (*pair.above_ns, now.key[CTIME]) if now is not None else pair.above_ns
             below.append(_Pair(path, now, digests, nearest, above))
+
+
+def _same(folder: Folder, name: str, want: Optional[Payload], stamp: Optional[Payload]) -> bool:
+    return folder.held[name] == want and time_payload(folder.keys[name][MTIME]) == stamp
 
 
 def _differs(folder: Optional[Folder], want: tuple[bytes, bytes]) -> bool:
