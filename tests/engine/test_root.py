@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -78,6 +79,34 @@ def test_a_directory_that_somebody_holds_is_waited_for_by_name(tmp_path: Path) -
             fcntl.flock(held, fcntl.LOCK_EX)
             assert "is held by another" in await waits_for(s, "space_unavailable")
             os.close(held)
+            await s.session.drive()
+            assert (s.root / "one").read_text() == "one\n"
+
+    play(story())
+
+
+def test_a_directory_that_can_not_be_read_is_waited_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    async def story() -> None:
+        async with stage(tmp_path, turn("", bash("echo one > one")), "done") as s:
+            with monkeypatch.context() as patched:  # nothing is forbidden to root, which runs the tests in containers
+                patched.setattr("perdure.engine.hosting.os.scandir", refuse)
+                assert "Permission denied" in await waits_for(s, "space_unavailable")
+            await s.session.drive()
+            assert (s.root / "one").read_text() == "one\n"
+
+    play(story())
+
+
+def test_a_supervisor_that_can_not_be_started_is_waited_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, turn("", bash("echo one > one")), "done") as s:
+            with monkeypatch.context() as patched:
+                patched.setattr("perdure.space.launch.sys.executable", str(tmp_path / "no-python"))
+                patched.setattr("perdure.space.host.START_S", 0.1)
+                assert "did not come up" in await waits_for(s, "space_unavailable")
             await s.session.drive()
             assert (s.root / "one").read_text() == "one\n"
 

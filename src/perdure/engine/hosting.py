@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from perdure.drive.spaces import Opened
 from perdure.log.store import Binding
-from perdure.record.errors import RootReplacedError
+from perdure.record.errors import RootReplacedError, UsageError
 from perdure.record.records import SessionCreated
 from perdure.space import death
 from perdure.space.host import HostSpaces
@@ -76,8 +76,11 @@ def _check_identity(root: Path, binding: Binding, workspace: Workspace) -> None:
             f"{root} is another directory than the one the session began in; put that one back, then `perdure resume`, "
             "or give the session up: `perdure abandon`"
         )
-    held = workspace.image is not None and workspace.image.tree != EMPTY_TREE
-    if held and not any(os.scandir(root)):
+    try:
+        empty = not any(os.scandir(root))
+    except OSError as error:
+        raise UsageError(f"{root} can't be read by this user ({error.strerror}); mend that, then `perdure resume`") from error
+    if empty and workspace.image is not None and workspace.image.tree != EMPTY_TREE:
         raise RootReplacedError(
             f"{root} is empty, and the session's files are not; put them back or export them with `perdure diff`, "
             "then `perdure resume`, or give the session up: `perdure abandon`"
