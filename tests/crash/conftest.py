@@ -36,7 +36,8 @@ def new_world(tmp_path: Path) -> Iterator[NewWorld]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
     world = World(tmp_path_factory.mktemp("undisturbed") / "world")
     try:
-        assert world.run().said == "settled"
+        ended = world.run()
+        assert ended.said == "settled", ended
         log = world.read()
         check(world, log, kills=0)
         yield Undisturbed(log, {role: world.steps(1, role) for role in ("driver", "spaced")})

@@ -18,7 +18,7 @@ import sys
 import time
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -204,28 +204,52 @@ class World:
             images = [b.image for b in (s.body for s in records) if isinstance(b, IMAGED) and b.image is not None]
             restored = [s.body.to_image for s in records if isinstance(s.body, r.SpaceRestored)]
             newest = max((*images, *restored), key=lambda image: image.clock_ns)
-            found = await compare(None, newest.tree, store.blobs.get)
-            files = {}
-            for item in found:
-                assert item.after is not None
-                if item.after.kind == DIRECTORY:
-                    files[os.fsdecode(item.path)] = None
-                else:
-                    digest = item.after.digest.hex()
-                    files[os.fsdecode(item.path)] = (await store.blobs.get([digest]))[digest].decode()
+            files = await _image(store, newest.tree)
             return Log(records, newest, files)
+        finally:
+            await store.close()
+
+    async def image(self, root: str) -> Files:
+        """The files of an image in the store."""
+        store = await SqliteStore.open(self.home)
+        try:
+            return await _image(store, root)
         finally:
             await store.close()
 
     def ledger(self) -> dict[str, str]:
         """What the supervisors' ledger says of each key: `open`, or the cause of its end."""
         found: dict[str, str] = {}
-        for line in map(json.loads, (self.state_folder / "ledger").read_text().splitlines()):
+        for line in self._ledger_lines():
             if "begin" in line:
                 found[line["begin"]] = "open"
             elif "end" in line:
                 found[line["end"]] = line["cause"]
         return found
+
+    def last_sign_of_life(self) -> int | None:
+        """The wall clock in ns at which the newest operation that has not ended was last known to run; None if there is none."""
+        begun = [line for line in self._ledger_lines() if "begin" in line and self.ledger()[line["begin"]] == "open"]
+        if not begun:
+            return None
+        stamped_ns = int((self.state_folder / "stamp").read_text().split()[1])
+        return max(stamped_ns, *(int(line["started_ns"]) for line in begun))
+
+    def _ledger_lines(self) -> list[dict[str, Any]]:
+        file = self.state_folder / "ledger"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+async def _image(store: SqliteStore, root: str) -> Files:
+    files: Files = {}
+    for item in await compare(None, root, store.blobs.get):
+        assert item.after is not None
+        if item.after.kind == DIRECTORY:
+            files[os.fsdecode(item.path)] = None
+        else:
+            digest = item.after.digest.hex()
+            files[os.fsdecode(item.path)] = (await store.blobs.get([digest]))[digest].decode()
+    return files
 
 
 IMAGED = (r.CallFinished, r.WorkspaceChanged)

@@ -32,11 +32,20 @@ def after(time: str) -> Files:
         f"{time}/there/deep.txt": "deep\n",
         f"{time}/new": None,
         f"{time}/new/idea.txt": "an idea\n",
+        f"{time}/brought": None,
+        f"{time}/brought/from home.txt": "older than the session\n",
     }
+
+
+def pack(root: Path, time: str) -> None:
+    """Before the session begins: a folder outside, which she will bring along."""
+    (root.parent / f"outside-{time}").mkdir()
+    (root.parent / f"outside-{time}" / "from home.txt").write_text("older than the session\n")
 
 
 def work(root: Path, time: str) -> None:
     folder = root / time
+    (root.parent / f"outside-{time}").rename(folder / "brought")
     with open(folder / "list.txt", "a") as file:
         file.write("butter\n")
     (folder / "gone.txt").unlink()
@@ -47,5 +56,6 @@ def work(root: Path, time: str) -> None:
     (folder / "new" / "idea.txt").write_text("an idea\n")
 
 
-PATHS = ("list.txt", "gone.txt", "here", "there", "old", "new")
-"""What of her folder differs afterwards."""
+def paths(time: str) -> set[str]:
+    """What of her folder differs afterwards."""
+    return {f"{time}/{name}" for name in ("list.txt", "gone.txt", "here", "there", "old", "new", "brought")}

@@ -9,6 +9,7 @@ decided keeps its window, since the evidence for that is used up by the first lo
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from perdure.drive import told
 from perdure.drive.decide import Adopt, Decision, Evidence, Known, Start, Stay, Undo, Unknown, classify, decide
+from perdure.drive.events import Emit, Notice
 from perdure.drive.journal import Journal
 from perdure.drive.site import Site
 from perdure.drive.spaces import Opened
@@ -34,6 +36,7 @@ from perdure.state.workspace import life
 STAMP_SLACK_NS = 2_000_000_000
 """A running operation is stamped each second, so its end is known to two."""
 
+FIRST_IMAGE_TOLD_S = 2.0
 SALVAGE_ID_CHARS = 12
 COMMANDS = ("bash",)
 
@@ -48,10 +51,11 @@ class _Found(Struct, frozen=True):
 
 
 class Recovery:
-    def __init__(self, journal: Journal, site: Site, tools: ToolSet) -> None:
+    def __init__(self, journal: Journal, site: Site, tools: ToolSet, *, emit: Emit) -> None:
         self._journal = journal
         self._site = site
         self._tools = tools
+        self._emit = emit
 
     async def run(self) -> None:
         """After this the Space is this epoch's, each open call is adopted, undone or finished, and the workspace is the log's."""
@@ -247,7 +251,8 @@ class Recovery:
         if base is not None:
             capture = await self._site.space.capture(base)
             await self._site.take(capture.chunks)
-            found, changed, count = capture.image, _shown(capture.changed), capture.changed_count
+            found = capture.image
+            changed, count = await self._site.changed(capture, base)
         text = told.unknown(why, changed=changed, count=count, plan=plan)
         self._finish(call, "unknown", text, found, changed, count)
         await self._journal.flush()
@@ -273,11 +278,22 @@ class Recovery:
         """A difference is somebody's work. After another boot it may be a file that the power cut tore."""
         workspace = self._journal.view.workspace
         if workspace.image is None:
-            await self._site.compare("open")
+            await self._first_image()
             return
         if self._rebooted() and not self._synced():
             await self._mend_torn(workspace.image)
         await self._site.compare("recovery")
+
+    async def _first_image(self) -> None:
+        """All of the directory goes into the log once; where that takes a while, people are told why."""
+        began = time.monotonic()
+        taking = asyncio.create_task(self._site.compare("open"))
+        try:
+            while not (await asyncio.wait((taking,), timeout=FIRST_IMAGE_TOLD_S))[0]:
+                self._emit(Notice(f"storing the directory's files for the first time ({time.monotonic() - began:.0f} s so far)"))
+            await taking
+        finally:
+            taking.cancel()
 
     def _rebooted(self) -> bool:
         return self._journal.view.workspace.image_boot not in ("", self._site.space.incarnation.boot_id)

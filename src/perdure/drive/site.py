@@ -17,7 +17,7 @@ from perdure.log.store import SMALL_CHUNK_BYTES, Binding
 from perdure.record import records as r
 from perdure.record.parts import Digest, printable
 from perdure.record.records import Draft, FoundBy, Image
-from perdure.space.space import OpResult, Read, Space
+from perdure.space.space import Capture, OpResult, Read, Space
 
 RIDING_BYTES = 1 << 20
 BATCH_BYTES = 8 << 20
@@ -72,15 +72,12 @@ class Site:
         if known is not None and capture.image.same(known) and not capture.opaque_changed:
             return known
         await self.take(capture.chunks)
-        changed, count = capture.changed, capture.changed_count
-        if known is not None and SOMEWHERE in changed:
-            changed = await self._differing(known, capture.image)
-            count = len(changed)
+        changed, count = await self.changed(capture, known)
         self._journal.fact(
             Draft(
                 r.WorkspaceChanged(
                     capture.image,
-                    tuple(map(printable, changed[:CHANGED_SHOWN])),
+                    changed,
                     count,
                     found_by,
                     call=call,
@@ -90,15 +87,23 @@ class Site:
         )
         return capture.image
 
-    async def _differing(self, before: Image, after: Image) -> tuple[str, ...]:
-        """A supervisor that was killed has forgotten what the log's image holds, and can't say where the workspace differs; the images can."""
+    async def changed(self, capture: Capture, base: Image | None) -> tuple[tuple[str, ...], int]:
+        """The paths that a record may name, and how many there are; `capture` is taken and `base` in the log.
 
+        A supervisor that was killed has forgotten what the log's image holds, and can't say where the workspace differs; the images can.
+        """
+        if base is None or SOMEWHERE not in capture.changed:
+            return tuple(map(printable, capture.changed)), capture.changed_count
+        paths = await self._differing(base, capture.image)
+        return tuple(map(printable, paths[:CHANGED_SHOWN])), len(paths)
+
+    async def _differing(self, before: Image, after: Image) -> list[str]:
         async def source(digests: Iterable[Digest]) -> Mapping[Digest, bytes]:
             wanted = set(digests)
             riding = self._journal.riding(wanted)
             return {**riding, **await self.source(wanted - riding.keys())}
 
-        return tuple(os.fsdecode(found.path) for found in await compare(before.tree, after.tree, source))
+        return [os.fsdecode(found.path) for found in await compare(before.tree, after.tree, source)]
 
     async def take(self, chunks: Mapping[Digest, int]) -> None:
         """Bring these from the Space into the store; the journal's pending records name them."""
