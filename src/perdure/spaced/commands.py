@@ -11,6 +11,7 @@ from typing import Callable, Mapping, Sequence
 from perdure.spaced import processes
 from perdure.spaced.custody import Custody
 from perdure.spaced.errors import FencedError
+from perdure.spaced.keeper import keep
 from perdure.spaced.steps import step
 
 TICK_S = 0.25
@@ -52,10 +53,10 @@ class Command:
             # Whoever kills everything passes through this lock after he has cancelled: nothing is started behind his back.
             if cancelled():
                 raise FencedError(key)
-            self._report = custody.keep(key, arguments, environment, output_fd)
+            keeper, self._report = keep(arguments, environment, output_fd, custody.life)
+            custody.keepers[keeper] = key
         while not self.pid and not self.gone:
             self._read()
-        custody.prepare()
         if self.pid:
             custody.groups[self.pid] = key
         step("spawned")

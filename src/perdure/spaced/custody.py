@@ -18,7 +18,7 @@ import threading
 import time
 
 from perdure.spaced import processes
-from perdure.spaced.keeper import Keeper, subreaper
+from perdure.spaced.keeper import subreaper
 from perdure.spaced.processes import Row
 from perdure.spaced.steps import step
 
@@ -43,30 +43,10 @@ class Custody:
         self.generation = ""
         self.reaping = threading.Lock()
         self.life, self._alive = os.pipe()
-        self.keepers: dict[int, str | None] = {}
-        self._spare: Keeper | None = None
+        self.keepers: dict[int, str] = {}
         self.groups: dict[int, str] = {}
         if not self.proven:
             subreaper()
-
-    def keep(self, key: str, arguments: Sequence[str], environment: Mapping[str, str], output_fd: int) -> int:
-        """Start a program under a keeper; the keeper's report. Called with `reaping` held."""
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.pid in self.keepers:
-            with contextlib.suppress(OSError):
-                report = spare.keep(arguments, environment, output_fd)
-                self.keepers[spare.pid] = key
-                return report
-        keeper = Keeper(self.life)
-        self.keepers[keeper.pid] = key
-        return keeper.keep(arguments, environment, output_fd)
-
-    def prepare(self) -> None:
-        """Have a keeper ready for the next command. It is among the `keepers`, without a key."""
-        with self.reaping, contextlib.suppress(OSError):
-            if self._spare is None or self._spare.pid not in self.keepers:
-                self._spare = Keeper(self.life)
-                self.keepers[self._spare.pid] = None
 
     def reap(self) -> bool:
         """Bury every dead child, adopted orphans included. True when there is none left, dead or alive: on Linux then no descendant is either."""

@@ -15,11 +15,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import json
 import os
 import select
 import signal
-import socket
 import sys
 from typing import Callable, Mapping, Sequence
 
@@ -45,36 +43,18 @@ def rename(name: str) -> None:
         _libc.prctl(_SET_NAME, name.encode(), 0, 0, 0)
 
 
-class Keeper:
-    """A keeper that waits for its command. Made ahead of need: to fork the supervisor's memory costs more than to start a command.
+def keep(arguments: Sequence[str], environment: Mapping[str, str], output_fd: int, life: int) -> tuple[int, int]:
+    """Run the program in the current directory, in a session of its own, stdout and stderr to `output_fd`; (keeper's pid, report pipe).
 
-    `life` is the reading end of a pipe whose other end the supervisor alone has.
+    `life` is the reading end of a pipe whose other end the supervisor alone has. The report brings `pid N`, then `exit N` (negative: the
+    signal) when the program itself has ended, and ends when all it left has.
     """
-
-    def __init__(self, life: int) -> None:
-        self._job, theirs = socket.socketpair()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _in_child(lambda: _keep(theirs.fileno(), life))
-        theirs.close()
-
-    def keep(self, arguments: Sequence[str], environment: Mapping[str, str], output_fd: int) -> int:
-        """Run the program in the current directory, in a session of its own, stdout and stderr to `output_fd`; the report pipe.
-
-        The report brings `pid N`, then `exit N` (negative: the signal) when the program itself has ended, and ends when all it left has.
-        OSError if the keeper is dead: nothing was run. To be called once.
-        """
-        report, report_end = os.pipe()
-        try:
-            socket.send_fds(self._job, [b"!"], [output_fd, report_end])
-            self._job.sendall(json.dumps([list(arguments), dict(environment)]).encode())
-        except OSError:
-            os.close(report)
-            raise
-        finally:
-            os.close(report_end)
-            self._job.close()
-        return report
+    report, report_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _in_child(lambda: _keep(arguments, environment, output_fd, report_end, life))
+    os.close(report_end)
+    return pid, report
 
 
 def _in_child(body: Callable[[], None]) -> None:
@@ -86,40 +66,15 @@ def _in_child(body: Callable[[], None]) -> None:
         os._exit(70)
 
 
-def _keep(job: int, life: int) -> None:
+def _keep(arguments: Sequence[str], environment: Mapping[str, str], output_fd: int, report: int, life: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in _POLITE_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     subreaper()
     rename("spaced-keeper")
-    job, life = _only(job, life)
-    found = _receive(job)
-    if found is None:
-        return
-    arguments, environment, output_fd, report = found
     program = _spawn(arguments, environment, output_fd, report)
-    os.close(output_fd)
+    report, life = _only(report, life)
     _report(report, b"pid %d\n" % program)
-    _watch(program, report, life)
-
-
-def _receive(job: int) -> tuple[list[str], dict[str, str], int, int] | None:
-    """What to run; None if nobody will say any more. A job is whole or it is none: half of it is no JSON."""
-    with socket.socket(fileno=job) as lane:
-        _, fds, _, _ = socket.recv_fds(lane, 1, 2)
-        if not fds:
-            return None
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        data = bytearray()
-        while part := lane.recv(1 << 16):
-            data += part
-    arguments, environment = json.loads(data)
-    return arguments, environment, fds[0], fds[1]
-
-
-def _watch(program: int, report: int, life: int) -> None:
-    """Until no child is left, or the supervisor: then nothing may be left."""
     wake, wake_end = os.pipe()
     os.set_blocking(wake_end, False)
     signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)

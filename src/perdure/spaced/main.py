@@ -102,7 +102,6 @@ class Supervisor:
 
     def run(self, idle_s: float) -> int:
         """Until idle for so long without a connection and with nothing running, or until told to end."""
-        self._operations.custody.prepare()
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(self._signals(), selectors.EVENT_READ)
