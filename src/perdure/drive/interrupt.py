@@ -17,6 +17,8 @@ from perdure.record.records import AbortRequested, Seq
 T = TypeVar("T")
 
 WATCH_S = 3600.0
+LOOK_AFTER_S = 0.05
+"""Most effects are over before anybody could want to stop them; they are not looked after."""
 
 
 class Stopped(Struct, frozen=True):
@@ -36,6 +38,7 @@ async def watch(store: LogStore, session: SessionId, *, submission: str | None, 
 
 
 async def _aborted(store: LogStore, session: SessionId, submission: str | None, after: Seq) -> Stopped:
+    await asyncio.sleep(LOOK_AFTER_S)
     mark = await store.wait(-1, 0.0)
     while True:
         async for stored in store.read(session, after):

@@ -107,6 +107,8 @@ class Site:
 
     async def take(self, chunks: Mapping[Digest, int]) -> None:
         """Bring these from the Space into the store; the journal's pending records name them."""
+        if not chunks:
+            return
         blobs = self._journal.store.blobs
         missing = set(chunks) - await blobs.has(chunks)
         riding: dict[Digest, bytes] = {}
