@@ -85,7 +85,7 @@ class Driver:
         self._program = Conversation(tools.effect)
         self._journal = Journal(store, grant, state, emit=emit, clock=clock)
         self._site = Site(spaces, self._journal, binding)
-        self._recovery = Recovery(self._journal, self._site, tools)
+        self._recovery = Recovery(self._journal, self._site, tools, emit=emit)
         self._rounds = Rounds(self._journal, self._site, tools, place, emit=emit)
         self._asking = Asking(self._journal, live, tools, models, system=self._system, emit=emit)
         self._recovered = False

@@ -286,11 +286,12 @@ class Recovery:
 
     async def _first_image(self) -> None:
         """All of the directory goes into the log once; where that takes a while, people are told why."""
-        began = time.monotonic()
+        began, pause_s = time.monotonic(), FIRST_IMAGE_TOLD_S
         taking = asyncio.create_task(self._site.compare("open"))
         try:
-            while not (await asyncio.wait((taking,), timeout=FIRST_IMAGE_TOLD_S))[0]:
+            while not (await asyncio.wait((taking,), timeout=pause_s))[0]:
                 self._emit(Notice(f"storing the directory's files for the first time ({time.monotonic() - began:.0f} s so far)"))
+                pause_s *= 2
             await taking
         finally:
             taking.cancel()
