@@ -28,6 +28,7 @@ import apsw
 from perdure.log import schema
 from perdure.log.connection import WAL_LIMIT_BYTES, Pragmas, connect, shut
 from perdure.log.holder import READERS, Patience, end_stopped_holder
+from perdure.log.inodes import Inodes
 from perdure.log.store import Mark
 from perdure.log.worker import Worker
 from perdure.record.errors import CorruptLogError, PerdureError, StoreFullError, UncertainCommitError, UsageError
@@ -108,6 +109,7 @@ class Database:
         self._gate, self._vfs, self._busy_s = gate, vfs, busy_s
         self._shm = path.with_name(path.name + "-shm")
         self._connection: apsw.Connection | None = None
+        self._inodes = Inodes(path)
         self._waiting: deque[Write[Any]] = deque()
         self._owed: BaseException | None = None
         self._wal_pages = 0
@@ -308,7 +310,14 @@ class Database:
             self._close()
         if self._connection is None:
             self._connection = self._open()
+            self._inodes = Inodes(self.path)
             self._mark += 1
+        elif (lost := self._inodes.lost()) is not None:
+            self._close()
+            raise CorruptLogError(
+                f"{lost} was removed or replaced by somebody else while it was open, and what it held may be lost: "
+                "stop everything, then put the home back from a copy"
+            )
         return self._connection
 
     def _open(self) -> apsw.Connection:
@@ -342,13 +351,14 @@ class Database:
                 self._gate.leave()
 
     def _part_with(self, connection: apsw.Connection) -> None:
-        """The last one to leave empties the WAL, unless the file waits to be rewritten: then it stays as it is."""
+        """The last one to leave empties the WAL, unless the file waits to be rewritten or is not ours any more: then it stays as it is."""
         connection.set_busy_timeout(0)
+        untouched = self._quarantined() or self._inodes.lost() is not None
         try:
-            if not self._quarantined():
+            if not untouched:
                 self._checkpoint(connection, apsw.SQLITE_CHECKPOINT_TRUNCATE)
         finally:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(self._quarantined()))
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(untouched or self._quarantined()))
             shut(connection)
 
 
