@@ -10,6 +10,7 @@ import pytest
 
 from perdure.log.database import Database
 from perdure.log.inodes import BESIDE
+from perdure.log.sqlite import SqliteStore
 from perdure.record.errors import CorruptLogError
 
 STEPS = ("CREATE TABLE t (x)",)
@@ -51,5 +52,17 @@ def test_files_that_stay_are_not_complained_of(tmp_path: Path) -> None:
             other = Database(tmp_path / "a.db", STEPS)
         assert await database.read(lambda connection: connection.execute("SELECT count(*) FROM t").get) == 6
         await database.close()
+
+    asyncio.run(story())
+
+
+def test_a_home_that_was_removed_is_told_at_every_request(tmp_path: Path) -> None:
+    async def story() -> None:
+        store = await SqliteStore.open(tmp_path / "home")
+        shutil.rmtree(tmp_path / "home")
+        for said in ("removed or replaced", "is gone"):
+            with pytest.raises(CorruptLogError, match=said):
+                await store.rows()
+        await store.close()
 
     asyncio.run(story())

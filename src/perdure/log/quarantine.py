@@ -65,7 +65,10 @@ class Quarantine:
 
     def enter(self) -> None:
         """Returns with the shared lock, the file fit to be opened. Raises StoreLockedError, StoreFullError, CorruptLogError."""
-        lock = os.open(self._home_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            lock = os.open(self._home_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError as error:
+            raise CorruptLogError(f"{self._path.parent} is gone: somebody removed it while it was in use") from error
         try:
             until = time.monotonic() + ALONE_S
             while not self._entered(lock):
