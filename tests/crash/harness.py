@@ -37,6 +37,9 @@ CHECKOUT = Path(__file__).parents[2]
 ASKED = os.environ.get("PERDURE_CRASH", "")
 """Which points, if not a selection of them (`tests.crash.campaign`)."""
 
+Ledger = dict[str, str]
+"""By key: `open`, or the cause of its end."""
+
 RUN_S = 60.0
 RESUMES = 5
 
@@ -217,9 +220,9 @@ class World:
         finally:
             await store.close()
 
-    def ledger(self) -> dict[str, str]:
-        """What the supervisors' ledger says of each key: `open`, or the cause of its end."""
-        found: dict[str, str] = {}
+    def ledger(self) -> Ledger:
+        """What the supervisors' ledger says now."""
+        found: Ledger = {}
         for line in self._ledger_lines():
             if "begin" in line:
                 found[line["begin"]] = "open"
@@ -294,19 +297,20 @@ def _normalised(entry: Entry) -> object:
 # ---- judging ---------------------------------------------------------------------------------------------------------------
 
 
-def check(world: World, expected: Log, *, kills: int, theirs: Files | None = None) -> None:
+def check(world: World, expected: Log, *, kills: int, theirs: Files | None = None, ledger: Ledger | None = None) -> None:
     """Whatever was killed: nothing acknowledged is lost, nothing outside happened twice, and the files are what the log says.
 
-    `theirs` is what people have made beside.
+    `theirs` is what people have made beside; `ledger` is what it said before a reboot made it void.
     """
     log = world.read()
     outcomes = {id: body.outcome for id, body in log.finished.items()}
     assert len(log.bodies(r.CallFinished)) == len(outcomes), "a call finished twice"
     cut_off = {id for id, outcome in outcomes.items() if outcome != "ok"}
     assert len(cut_off) <= kills, f"{kills} kill(s) cut off {cut_off}"
+    ledger, counts = ledger or world.ledger(), world.counts()
     for id, step in story.calls().items():
-        judge(id, step, world.ledger(), log)
-        counted = world.counts().get(step.counter, [])
+        judge(id, step, ledger, log)
+        counted = counts.get(step.counter, [])
         if step.effect == "external" and step.counter:
             assert len(counted) <= 1, f"{id} took effect {len(counted)} times"
         if step.counter and outcomes[id] == "ok" and not step.args.get("background"):
@@ -322,7 +326,7 @@ def check(world: World, expected: Log, *, kills: int, theirs: Files | None = Non
         assert cut_off or log.image.tree == expected.image.tree, "the image differs from that of an uninterrupted run"
 
 
-def judge(id: str, step: story.Step, ledger: dict[str, str], log: Log) -> None:
+def judge(id: str, step: story.Step, ledger: Ledger, log: Log) -> None:
     """The table of decisions, from the ledger's evidence: which attempts there may be, and how the last one ends."""
     attempts = [body for body in log.bodies(r.CallStarted) if body.call == id]  # type: ignore[union-attr]
     outcome = log.finished[id].outcome

@@ -68,10 +68,11 @@ def test_what_a_person_does_at_any_time_stays(undisturbed: Undisturbed, shard: i
         world.settle()
         assert world.files() == expected(world, BEFORE, BETWEEN)
         people.work(world.root, LATER)
+        ledger = world.ledger()
         world.reboot()
         world.settle("--say=again")
         assert world.files() == {**expected(world, *TIMES), story.AGAIN: "again\n"} == world.read().files
-        check(world, undisturbed.log, kills=1, theirs={**hers(*TIMES), story.AGAIN: "again\n"})
+        check(world, undisturbed.log, kills=1, theirs={**hers(*TIMES), story.AGAIN: "again\n"}, ledger=ledger)
         log = world.read()
         assert people.paths(BEFORE) <= told(log) and people.paths(LATER) <= told(log)
         assert people.paths(BETWEEN) <= told(log) | (of_unknown_calls(log) if kill.both else the_calls(log))
