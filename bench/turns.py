@@ -28,13 +28,13 @@ from perdure.model.scripted import Scripted
 from perdure.model.stream import Delta, Final, Request
 from perdure.record import records as r
 
-EARLY, LATE, AROUND = 10, 1000, 10
+EARLY, LATE, AROUND = 10, 1000, 20
 
 
 def measure(folder: Path, *, late: int = LATE) -> Iterator[Figure]:
     run = asyncio.run(_session(folder, late + AROUND + 1))
     spawn_ms = median(spawns_ms())
-    early = [run.turn_ms(n) - spawn_ms for n in range(EARLY - AROUND // 2, EARLY + AROUND // 2)]
+    early = [run.turn_ms(n) - spawn_ms for n in range(EARLY - 5, EARLY - 5 + AROUND)]
     at_end = [run.turn_ms(n) - spawn_ms for n in range(late - AROUND, late + AROUND)]
     yield Figure("turn", f"one call at turn {EARLY}, above model and spawn", median(early), "ms", "< 5", tuple(early))
     yield Figure("turn", f"one call at turn {late}, above model and spawn", median(at_end), "ms", "", tuple(at_end))

@@ -138,6 +138,33 @@ def test_a_driver_that_is_told_to_go_at_any_moment_leaves_a_log_that_goes_on(tmp
     play(story())
 
 
+def test_an_answer_whose_driver_was_killed_in_the_middle_is_continued_and_not_begun_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        words = "".join(f"<{n}>" for n in range(100))
+        async with stage(tmp_path, turn(words, chunks=100, delay_s=3.0), turn("and then", expect="thanks")) as s:
+            driver = await a_driver(tmp_path, s)
+            shown = ""
+            async for event in s.session.observe():
+                if isinstance(event, perdure.TextShown):
+                    shown += event.text
+                if len(shown) > 20:
+                    break
+            driver.kill()
+            await driver.wait()
+            continued: list[str] = []
+            answer = await s.run(
+                request_id="r", emit=lambda e: continued.append(e.text) if isinstance(e, perdure.TextShown) else None
+            )
+            assert answer.text == words
+            recovered = (await s.bodies(r.Recovered))[0]
+            assert recovered.decision == "continue"
+            assert recovered.partial.startswith(shown)
+            assert words == recovered.partial + "".join(continued), "nothing is said twice"
+            assert (await s.run("thanks")).text == "and then"
+
+    play(story())
+
+
 def test_a_watcher_takes_over_from_a_killed_process_and_its_command_runs_on(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path, turn("", bash(HELD)), "done") as s:

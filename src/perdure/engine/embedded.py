@@ -16,10 +16,12 @@ from perdure.drive.events import Emit, Notice
 from perdure.drive.places import Processes
 from perdure.engine import lease, places
 from perdure.engine.home import Home
-from perdure.log.store import Due, SessionRow
+from perdure.log.store import Binding, Due, SessionRow
+from perdure.program.tools import ToolSet
 from perdure.record.errors import PerdureError, SessionBusyError, StaleEpochError, UsageError
 from perdure.space.environment import command_environment
 from perdure.spaced.steps import step
+from perdure.state.state import State
 
 LOOK_S = 1.0
 FAILURE_CAP_S = 300.0
@@ -55,30 +57,41 @@ async def _take(home: Home, row: SessionRow, emit: Emit) -> Released:
     created = state.session.created
     assert created is not None
     tools = home.tools(created)
-    floor = home.spaces.floor(session)
-    epoch = max(row.epoch, floor) + 1
+    epoch = max(row.epoch, home.spaces.floor(session)) + 1
     lock = lease.DriverLock(places.driver_lock(home.path, session))
     lock.hold(epoch)
+    beginning = asyncio.ensure_future(_begin(home, row, epoch, binding, state, tools, emit))
     try:
-        step("acquire.before")
-        grant, _ = await home.store.acquire(session, home.owner, expected=row.epoch, at_least=epoch)
-        step("acquire.after")
-        driver = Driver(
-            home.store,
-            grant,
-            await home.state(session, state),
-            live=home.live,
-            spaces=home.spaces,
-            binding=binding,
-            tools=tools,
-            models=home.models(created),
-            place=Processes(command_environment(home.spaces.environ), binding.directory),
-            emit=emit,
-            clock=home.clock,
-        )
+        try:
+            driver = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            await _leave(await beginning)
+            raise
         return await _loop(home, driver)
     finally:
         lock.drop(epoch)
+
+
+async def _begin(home: Home, row: SessionRow, epoch: int, binding: Binding, state: State, tools: ToolSet, emit: Emit) -> Driver:
+    """The right to drive, and who uses it. Not to be cancelled: an epoch that nobody releases counts as a crash."""
+    created = state.session.created
+    assert created is not None
+    step("acquire.before")
+    grant, _ = await home.store.acquire(row.session, home.owner, expected=row.epoch, at_least=epoch)
+    step("acquire.after")
+    return Driver(
+        home.store,
+        grant,
+        await home.state(row.session, state),
+        live=home.live,
+        spaces=home.spaces,
+        binding=binding,
+        tools=tools,
+        models=home.models(created),
+        place=Processes(command_environment(home.spaces.environ), binding.directory),
+        emit=emit,
+        clock=home.clock,
+    )
 
 
 def _refuse_living(home: Home, row: SessionRow) -> None:
@@ -101,12 +114,16 @@ async def _loop(home: Home, driver: Driver) -> Released:
                 mark = await home.store.wait(mark, max(0.0, progress.until - home.clock()))
                 await driver.refresh()
     except asyncio.CancelledError:
-        with contextlib.suppress(StaleEpochError, TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                await driver.leave()
+        await _leave(driver)
         raise
     finally:
         await driver.close()
+
+
+async def _leave(driver: Driver) -> None:
+    with contextlib.suppress(StaleEpochError, TimeoutError):
+        async with asyncio.timeout(LEAVE_S):
+            await driver.leave()
 
 
 async def watch(home: Home, *, emit: Callable[[str], Emit] = lambda _: silent, once: bool = False) -> None:
