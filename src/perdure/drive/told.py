@@ -21,6 +21,8 @@ def interrupted(taken_back: Sequence[str], count: int, salvages: Sequence[str], 
         "Effects outside of the working directory (network, other directories, services) may or may not have happened: "
         "check before you try again.",
     ]
+    if locks := _new_locks(plan):
+        lines.append(f"Lock files that its git may have left: {', '.join(locks)}. Remove them unless another git is at work there.")
     if processes:
         listed = "; ".join(f"{p.command} (pid {p.pid})" for p in processes[:10])
         lines.append(f"Background processes that are gone: {listed}. Scratch files outside of the directory may be gone too.")
@@ -53,6 +55,11 @@ def _files(taken_back: Sequence[str], count: int, salvages: Sequence[str], plan:
     if plan.quarantine:
         lines.append("Too large to keep in the log, moved aside: " + ", ".join(plan.quarantine[:10]))
     return lines
+
+
+def _new_locks(plan: Plan) -> list[str]:
+    before = plan.git_before.locks if plan.git_before else ()
+    return [lock for lock in plan.git_after.locks if lock not in before] if plan.git_after else []
 
 
 def _git(before: GitState, after: GitState) -> list[str]:
