@@ -191,32 +191,33 @@ class Session:
     async def run(self, text: str, *, emit: Emit = embedded.silent, **submission: Any) -> Answer:
         """Submit and drive until it settles."""
         id = await self.submit(text, **submission)
+        admitted = await self.state()
         released = await self.drive(emit=emit)
-        return await self._answer(id, released)
+        if id in (await self.state()).submissions:
+            return Answer(id, "waiting", waiting_for=released.rest.waiting_for, detail=released.rest.detail)
+        return await self._settled(id, admitted)
 
     async def wait(self, submission: str, timeout_s: float | None = None) -> Answer:
         """How it ended, as soon as it did, whoever drives. TimeoutError after the time; UsageError if it was never admitted."""
         async with asyncio.timeout(timeout_s):
-            mark = await self.home.store.wait(-1, 0.0)
-            state = State()
-            while True:
-                async for stored in self.records(state.seq):
-                    state = fold(state, stored)
-                    match stored.body:
-                        case r.SubmissionSettled(submission=id, outcome=outcome, reason=reason) if id == submission:
-                            text = "" if outcome == "noted" else state.threads[stored.thread or "main"].answer
-                            return Answer(submission, outcome, text, reason)
-                        case _:
-                            pass
-                if submission not in state.submissions:
-                    raise UsageError(f"session {self.id} has no submission '{submission}'")
-                mark = await self.home.store.wait(mark, 3600.0)
+            return await self._settled(submission, await self.state())
 
-    async def _answer(self, submission: str, released: Released) -> Answer:
-        state = await self.state()
-        if submission in state.submissions:
-            return Answer(submission, "waiting", waiting_for=released.rest.waiting_for, detail=released.rest.detail)
-        return await self.wait(submission, timeout_s=5.0)
+    async def _settled(self, submission: str, state: State) -> Answer:
+        """`state` is any state of the session; one in which the submission is open saves reading what was before."""
+        state = state if submission in state.submissions else State()
+        mark = await self.home.store.wait(-1, 0.0)
+        while True:
+            async for stored in self.records(state.seq):
+                state = fold(state, stored)
+                match stored.body:
+                    case r.SubmissionSettled(submission=id, outcome=outcome, reason=reason) if id == submission:
+                        text = "" if outcome == "noted" else state.threads[stored.thread or "main"].answer
+                        return Answer(submission, outcome, text, reason)
+                    case _:
+                        pass
+            if submission not in state.submissions:
+                raise UsageError(f"session {self.id} has no submission '{submission}'")
+            mark = await self.home.store.wait(mark, 3600.0)
 
     # ---- watching ----------------------------------------------------------------------------------------------------------
 

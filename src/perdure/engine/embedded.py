@@ -82,7 +82,7 @@ async def _begin(home: Home, row: SessionRow, epoch: int, binding: Binding, stat
     return Driver(
         home.store,
         grant,
-        await home.state(row.session, state),
+        await home.state(row.session),
         live=home.live,
         spaces=home.spaces,
         binding=binding,

@@ -27,6 +27,7 @@ from perdure.state.state import State, fold
 
 SESSION_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 SESSION_CHARS = 10
+KEPT_STATES = 16
 DEFAULT_BUDGET = Budget(failures=10)
 """Ten identical failures in a row end a submission: nobody wants to pay for the eleventh."""
 
@@ -43,6 +44,7 @@ class Home:
         self.clock = clock
         self.spaces = Hosting(path, environ)
         self.owner = process.identify()
+        self._states: dict[str, State] = {}
 
     @classmethod
     async def open(
@@ -143,11 +145,14 @@ class Home:
             raise UsageError(f"there is no session on {root}; `perdure ls` lists them, `perdure run` starts one")
         return max(here, key=lambda row: row.created_at)
 
-    async def state(self, session: str, since: State | None = None) -> State:
-        """The session's state, folded from its log; `since` is an earlier one, from which the fold goes on."""
-        state = since or State()
+    async def state(self, session: str) -> State:
+        """The session's state, folded from its log. The last ones asked for are kept, and the fold goes on from there."""
+        state = self._states.pop(session, State())
         async for stored in self.store.read(session, state.seq):
             state = fold(state, stored)
+        self._states[session] = state
+        while len(self._states) > KEPT_STATES:
+            del self._states[next(iter(self._states))]
         return state
 
 
