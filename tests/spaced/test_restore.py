@@ -16,6 +16,7 @@ import pytest
 
 from perdure.spaced import salvage
 from perdure.spaced.errors import FencedError, ProtocolError
+from perdure.spaced.restore import carry_out
 from perdure.spaced.steps import ENVIRONMENT
 from perdure.spaced.temporary import is_temporary
 from perdure.spaced.tree import sha256
@@ -212,7 +213,7 @@ def test_a_restore_that_was_overtaken_changes_nothing_more(tmp_path: Path) -> No
         looks = iter([False] * allowed)
         before = world.content()
         with pytest.raises(FencedError):
-            world.workspace.restore(world.base, world.fetch, plan, (), lambda looks=looks: next(looks, True))
+            carry_out(world.workspace, world.base, world.fetch, plan, (), lambda looks=looks: next(looks, True))
         changed = before.items() ^ world.content().items()
         assert len({path for path, _ in changed}) <= allowed
 
@@ -406,7 +407,7 @@ def test_nothing_of_a_persons_work_is_taken_when_a_cut_off_restore_goes_on(tmp_p
     assert plan["take_back"] == ["dir/one", "dir/two"]
     looks = iter([False] * 5)
     with pytest.raises(FencedError):
-        world.workspace.restore(base, world.fetch, plan, (), lambda: next(looks, True))
+        carry_out(world.workspace, base, world.fetch, plan, (), lambda: next(looks, True))
     world.workspace = world.open()
     world.restore(world.plan(lost))
     assert {name: world.content()[name][0] for name in ("dir/persons", "dir/one", "dir/two")} == {

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from perdure.spaced.index import file_clock_ns
+from perdure.spaced.plan import make as make_plan
+from perdure.spaced.restore import carry_out
 from perdure.spaced.workspace import Workspace
 
 Image = dict[str, Any]
@@ -60,13 +62,13 @@ class World:
 
     def plan(self, window: dict[str, Any] | None = None, known: set[str] = frozenset()) -> dict[str, Any]:  # type: ignore[assignment]
         assert self.base is not None
-        plan = self.workspace.plan(self.base, self.fetch, window, known, never)
+        plan = make_plan(self.workspace, self.base, self.fetch, window, known, never)
         self.take(plan["chunks"])
         return plan
 
     def restore(self, plan: dict[str, Any], also: tuple[str, ...] = ()) -> dict[str, Any]:
         assert self.base is not None
-        return self.workspace.restore(self.base, self.fetch, plan, also, never)
+        return carry_out(self.workspace, self.base, self.fetch, plan, also, never)
 
     def undo(self, window: dict[str, Any] | None = None) -> dict[str, Any]:
         return self.restore(self.plan(window))

@@ -12,16 +12,14 @@ import difflib
 import hashlib
 import os
 import stat
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional
 
 from perdure.spaced.errors import FencedError, OpError
 from perdure.spaced.paths import DIRECTORY_FLAGS, Place, path_text, resolve
 from perdure.spaced.steps import step
 from perdure.spaced.temporary import temporary_name
 from perdure.spaced.texts import Binary, decode, replace
-
-if TYPE_CHECKING:
-    from perdure.spaced.workspace import Workspace
+from perdure.spaced.workspace import Workspace
 
 LARGEST_TEXT_BYTES = 64 << 20
 _READ = {"offset": 1, "limit": 2000, "max_bytes": 50 * 1024}

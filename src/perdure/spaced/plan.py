@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import AbstractSet, Any, NamedTuple, Optional
 
 from perdure.spaced import gitstate, salvage
 from perdure.spaced.compare import Comparison, Difference
@@ -21,9 +21,7 @@ from perdure.spaced.paths import DIRECTORY_FLAGS, path_text
 from perdure.spaced.target import Fetch, Source
 from perdure.spaced.tree import Payload
 from perdure.spaced.window import LATER, OURS, Window, judge, window_of
-
-if TYPE_CHECKING:
-    from perdure.spaced.workspace import Workspace
+from perdure.spaced.workspace import Workspace
 
 
 class Item(NamedTuple):
@@ -78,7 +76,7 @@ def make(
     known: set[str],
     cancelled: Callable[[], bool],
 ) -> dict[str, Any]:
-    """The plan in the shape of space.Plan, written down for the restore."""
+    """The plan in the shape of space.Plan, written down for the restore. Nothing is changed in the workspace."""
     window, source = window_of(told_window), Source(fetch)
     _, found = workspace.scan(cancelled)
     root = workspace.index.root
@@ -89,13 +87,12 @@ def make(
     differences = _spared(differences)
     ours = [difference for difference in differences if difference.verdict == OURS]
     kept = [difference for difference in differences if difference.verdict != OURS]
-    doubtful = [d.path for d in kept if d.verdict == LATER and window is not None and not window.proven]
+    in_doubt = [d for d in kept if d.verdict == LATER and window is not None and not window.proven]
 
     git = _git(workspace, target, source, window)
     blocked = blocked or git.blocked
-    doubtful += git.doubtful
 
-    lost = salvage.to_be_lost([*ours, *(d for d in kept if d.path in set(doubtful))], root, known)
+    lost = salvage.to_be_lost([*ours, *in_doubt], root, known)
     kept_safe = None if blocked else _salvage(workspace, lost, known)
     aside = kept_safe.aside if kept_safe else []
     if kept_safe is not None and kept_safe.blocked:
@@ -107,7 +104,7 @@ def make(
         "take_back_count": len(ours),
         "kept": _texts(difference.path for difference in kept),
         "kept_count": len(kept),
-        "doubtful": _texts(doubtful),
+        "doubtful": _texts([*(difference.path for difference in in_doubt), *git.doubtful]),
         "quarantine": _texts(aside),
         "chunks": kept_safe.chunks if kept_safe else {},
     }
@@ -182,7 +179,7 @@ def _without_opaque(
     opaque = workspace.index.opaque
     apart = {*opaque, *workspace.excluded, *workspace.mounts}
     touched = [path for path, key in opaque.items() if window is not None and judge(window, key[CTIME]) == OURS]
-    covered = [d.path for d in differences if apart and _covered(d.path, set(opaque))]
+    covered = [d.path for d in differences if apart and _covered(d.path, opaque.keys())]
     if covered or touched:
         paths = ", ".join(_texts(touched or covered)[:5])
         return differences, "too large or unreadable to be held, and changed: %s" % paths
@@ -192,7 +189,7 @@ def _without_opaque(
     return [d for d in differences if not (apart and _covered(d.path, apart))], None
 
 
-def _covered(path: str, by: set[str]) -> bool:
+def _covered(path: str, by: AbstractSet[str]) -> bool:
     while path:
         if path in by:
             return True

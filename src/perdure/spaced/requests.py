@@ -13,7 +13,7 @@ import time
 import traceback
 from typing import Any, Callable, Iterable
 
-from perdure.spaced import wire
+from perdure.spaced import plan, restore, wire
 from perdure.spaced.custody import Custody
 from perdure.spaced.errors import FencedError, ProtocolError, ReplacedError, StaleError
 from perdure.spaced.fence import Gate
@@ -170,15 +170,15 @@ class Requests:
         known, cancelled = set(request["known"]), self._cancelled(epoch)
         fetch = functools.partial(self._fetch, epoch)
         with self._operations.workspace_lock:
-            return self._operations.workspace.plan(request["target"], fetch, request.get("window"), known, cancelled)
+            return plan.make(self._operations.workspace, request["target"], fetch, request.get("window"), known, cancelled)
 
     def _do_restore(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         fetch = functools.partial(self._fetch, epoch)
         killed = self._operations.kill_all()
         with self._operations.workspace_lock:
             step("restore")
-            restored = self._operations.workspace.restore(
-                request["target"], fetch, request["plan"], request["also"], self._cancelled(epoch)
+            restored = restore.carry_out(
+                self._operations.workspace, request["target"], fetch, request["plan"], request["also"], self._cancelled(epoch)
             )
             step("restored")
         return {**restored, "processes_killed": killed}

@@ -11,8 +11,9 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from perdure.spaced import gitstate
 from perdure.spaced.content import READ_FLAGS
 from perdure.spaced.descent import Descent, changing
 from perdure.spaced.errors import FencedError, ProtocolError
@@ -24,9 +25,7 @@ from perdure.spaced.steps import step
 from perdure.spaced.target import BATCH_BYTES, Fetch, Source
 from perdure.spaced.temporary import temporary_name
 from perdure.spaced.tree import CHUNK, DIRECTORY, LINK, Entry, decode_payload
-
-if TYPE_CHECKING:
-    from perdure.spaced.workspace import Workspace
+from perdure.spaced.workspace import Workspace
 
 
 def carry_out(
@@ -60,8 +59,8 @@ def carry_out(
         _remove_locks(workspace, descent, plan, cancelled)
     capture = workspace.capture(target, cancelled=cancelled)
     step("restore verified")
-    changed = sorted({*told.get("kept", ()), *(path for path in map(path_text, work.kept))} - {path_text(p) for p in work.done})
     done = sorted(map(path_text, work.done))
+    changed = sorted({*told.get("kept", ()), *map(path_text, work.kept)}.difference(done))
     carried = {**told, "take_back": done, "take_back_count": len(done), "kept": changed, "kept_count": len(changed)}
     return {"plan": carried, "capture": {**capture, "left": []}}
 
@@ -69,7 +68,7 @@ def carry_out(
 class _Work:
     def __init__(self, workspace: Workspace, descent: Descent, source: Source, cancelled: Callable[[], bool]) -> None:
         self.done: list[str] = []
-        self.kept: list[str] = []
+        self.kept: set[str] = set()
         self._cleared: set[str] = set()
         self._names_left: dict[int, StatKey] = {}
         self._descent, self._source, self._cancelled = descent, source, cancelled
@@ -107,7 +106,7 @@ class _Work:
                 with self._other_names(fd, name):
                     self._change(fd, "unlink", lambda: os.unlink(name, dir_fd=fd))
         except OSError:
-            self.kept.append(item.path)  # somebody put something into the directory
+            self.kept.add(item.path)  # somebody put something into the directory
             return
         finally:
             if _is_directory(item):
@@ -136,7 +135,7 @@ class _Work:
         try:
             fd, name = self._descent.parent(item.path)
         except OSError:
-            self.kept.append(item.path)
+            self.kept.add(item.path)
             return
         self._change(fd, "mkdir", lambda: os.mkdir(name, 0o700, dir_fd=fd))
 
@@ -147,7 +146,7 @@ class _Work:
             fd, name = self._descent.parent(item.path)
             directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
         except OSError:
-            self.kept.append(item.path)
+            self.kept.add(item.path)
             return
         try:
             if stat.S_IMODE(os.fstat(directory).st_mode) != mode:
@@ -180,7 +179,7 @@ class _Work:
         try:
             fd, name = self._descent.parent(item.path)
         except OSError:
-            self.kept.append(item.path)
+            self.kept.add(item.path)
             return
         if item.same_content and item.path not in self._cleared and not item.aside:
             self._set_attributes(item, fd, name)
@@ -259,7 +258,7 @@ class _Work:
             return True
         if now == seen or (now and seen and stat.S_ISDIR(now[MODE]) and stat.S_ISDIR(seen[MODE]) and now[INODE] == seen[INODE]):
             return True
-        self.kept.append(item.path)
+        self.kept.add(item.path)
         return False
 
     @contextlib.contextmanager
@@ -310,7 +309,7 @@ def _must_go(item: Item) -> bool:
 
 def _remove_locks(workspace: Workspace, descent: Descent, plan: Plan, cancelled: Callable[[], bool]) -> None:
     """Lock files that the lost call's git left, where no other git can be at work."""
-    if not plan.locks or workspace.git_may_run_outside():
+    if not plan.locks or gitstate.git_may_run_outside(workspace.root_path):
         return
     for path, key in plan.locks.items():
         if cancelled():

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
-from perdure.spaced import gitstate, plan, restore
 from perdure.spaced.descent import Descent
 from perdure.spaced.errors import FencedError, ReplacedError
 from perdure.spaced.exclude import Rules
@@ -25,7 +24,6 @@ from perdure.spaced.index import Index, StatKey, file_clock_ns
 from perdure.spaced.paths import DIRECTORY_FLAGS, path_text
 from perdure.spaced.scan import Found, Scan
 from perdure.spaced.staging import Batch, Change, Signature, Staging, key_of
-from perdure.spaced.target import Fetch
 
 CHANGED_TOLD = 1000
 _SAVE_PAUSE_S = 10.0
@@ -142,31 +140,6 @@ class Workspace:
                     fd, name = descent.parent(self.temporary[-1])
                     os.unlink(name, dir_fd=fd)
                 self.temporary.pop()
-
-    def plan(
-        self,
-        target: dict[str, Any],
-        fetch: Fetch,
-        window: Optional[dict[str, Any]],
-        known: set[str],
-        cancelled: Cancelled,
-    ) -> dict[str, Any]:
-        """What an undo would do, in the shape of space.Plan. Changes nothing in the workspace."""
-        return plan.make(self, target, fetch, window, known, cancelled)
-
-    def restore(
-        self,
-        target: dict[str, Any],
-        fetch: Fetch,
-        plan: dict[str, Any],
-        also: Iterable[str],
-        cancelled: Cancelled,
-    ) -> dict[str, Any]:
-        """Carry the plan out; in the shape of space.Restored without `processes_killed`. The plan must be the newest one."""
-        return restore.carry_out(self, target, fetch, plan, also, cancelled)
-
-    def git_may_run_outside(self) -> bool:
-        return gitstate.git_may_run_outside(self.root_path)
 
     # ---- captures --------------------------------------------------------------------------------------------------------
 
