@@ -22,7 +22,9 @@ def interrupted(taken_back: Sequence[str], count: int, salvages: Sequence[str], 
         "check before you try again.",
     ]
     if locks := _new_locks(plan):
-        lines.append(f"Lock files that its git may have left: {', '.join(locks)}. Remove them unless another git is at work there.")
+        lines.append(
+            f"Lock files that its git may have left: {', '.join(locks)}. Remove them unless another git is at work there."
+        )
     if processes:
         listed = "; ".join(f"{p.command} (pid {p.pid})" for p in processes[:10])
         lines.append(f"Background processes that are gone: {listed}. Scratch files outside of the directory may be gone too.")
