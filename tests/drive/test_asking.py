@@ -251,3 +251,12 @@ def test_a_result_over_16_kib_lies_in_a_blob_and_is_sent_whole(tmp_path: Path) -
             assert (await s.run("and?")).text == "still there"
 
     play(story())
+
+
+def test_streamed_text_is_forgotten_when_everything_is_answered(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, turn("word by word", chunks=6, delay_s=0.6)) as s:
+            await s.run()
+            assert await s.home.live.read("s", "main", 1, 1) == []
+
+    play(story())

@@ -54,6 +54,7 @@ class Asking:
         self._transcripts: dict[str, Transcript] = {}
         self._blobs: dict[Digest, bytes] = {}
         self._inherited = journal.state.seq
+        self._streamed = False
 
     async def ask(self, thread_name: str) -> None:
         """One attempt; its facts are pending when this returns."""
@@ -114,9 +115,11 @@ class Asking:
                 raise Retryable("the answer ended without an end")
         except ModelError:
             # What came before the failure was paid for, and can be continued.
+            self._streamed = True
             self._show(thread, turn, await writer.flush())
             raise
         if writer.begun:
+            self._streamed = True
             self._show(thread, turn, await writer.flush())
         return final
 
@@ -188,6 +191,12 @@ class Asking:
         text = "".join(piece.text for piece in pieces if piece.channel == "text")
         return text if text.strip() else ""
 
+    async def forget(self) -> None:
+        """Everything is answered: the records have the text, and nobody continues it."""
+        if self._streamed:
+            await self._live.forget(self._journal.grant.session)
+            self._streamed = False
+
     async def recover(self) -> None:
         """Turns whose request an earlier driver's crash cut off: counted, and continued where text had been shown."""
         for thread in self._journal.view.threads.values():
@@ -196,6 +205,7 @@ class Asking:
                 continue
             if turn.failed is not None and (turn.failed.retry_at is None or turn.failed.retry_at > self._journal.clock()):
                 continue
+            self._streamed = True
             partial = await self.partial(thread, turn)
             decision = "continue" if partial else "retry"
             evidence = f"{len(partial)} characters had been shown" if partial else "no answer was committed"

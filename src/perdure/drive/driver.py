@@ -207,6 +207,8 @@ class Driver:
         rest = Rest("waiting" if reason else settled, reason or None, busy=self._journal.view.busy, detail=detail)
         self._journal.decide(Draft(r.EpochReleased(reason)))
         await self._journal.flush(rest)
+        if not reason:
+            await self._asking.forget()
         step("release.before")
         try:
             await self._journal.store.release(self._journal.grant, inbox_seen=self.state.seq, rest=rest)
