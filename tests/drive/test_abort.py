@@ -188,3 +188,35 @@ def test_the_aborted_commands_whole_tree_is_dead(tmp_path: Path) -> None:
                 await gone(int(pid))
 
     play(story())
+
+
+def test_an_abort_that_comes_while_nobody_drives_stops_what_runs_when_somebody_does(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, turn("", bash(SLEEPER))) as s:
+            running, _ = await running_command(s)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await s.session.abort(reason="left behind")
+            await s.session.drive()
+            finished = (await s.finished())["main.1.0"]
+            assert (finished.outcome, finished.cause) == ("aborted", "abort")
+            assert (s.root / "half.txt").read_text() == "half\n"
+            (settlement,) = (await s.settled()).values()
+            assert (settlement.outcome, settlement.reason) == ("aborted", "left behind")
+            assert not (await s.session.state()).calls
+
+    play(story())
+
+
+@pytest.mark.parametrize("custody", ["pidns", "unproven"])
+def test_both_custodies_stop_a_command_and_go_on(tmp_path: Path, custody: str) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, turn("", bash(SLEEPER)), turn("on", expect="stopped"), custody=custody) as s:
+            running, _ = await running_command(s)
+            await s.session.abort()
+            assert (await running).outcome == "aborted"
+            assert (await s.run("again")).text == "on"
+            space = (await s.session.state()).workspace.space
+            assert space is not None and space.custody == custody
+
+    play(story())
