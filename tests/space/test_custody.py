@@ -19,7 +19,7 @@ from perdure.space.client import HostSpace
 from perdure.space.host import HostSpaces
 from perdure.space.launch import spaced_command
 from perdure.space.space import Exec
-from perdure.spaced.custody import boot_id
+from perdure.spaced.boot import boot_id
 from tests.space.conftest import Place, run, step_numbers, until, until_async
 
 ESCAPE = "(env -i setsid bash -c '(env -i setsid bash -c \"while :; do echo . >> beat; done\" &)' &) ; sleep 300"

@@ -25,7 +25,7 @@ from perdure.history.line import Style, plain
 from perdure.log.filesystem import kind_of
 from perdure.record.errors import UsageError
 from perdure.space.launch import bubblewrap, namespace_problem
-from perdure.spaced.custody import boot_id
+from perdure.spaced.boot import boot_id
 
 Verdict = Literal["good", "note", "bad"]
 _STYLES: dict[Verdict, Style] = {"good": "plus", "note": "workspace", "bad": "failure"}

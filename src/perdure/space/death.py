@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from perdure.record.records import Init
-from perdure.spaced.custody import boot_id as this_boot
+from perdure.spaced.boot import boot_id as this_boot
 
 POLL_S = 0.1
 _SOL_LOCAL, _LOCAL_PEERPID = 0, 2

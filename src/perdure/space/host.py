@@ -26,7 +26,7 @@ from perdure.space.environment import command_environment
 from perdure.space.lane import Lanes
 from perdure.space.launch import START_S, Custody, RootHeldError, choose, launch
 from perdure.space.supervisor import Supervisor
-from perdure.spaced.custody import boot_id
+from perdure.spaced.boot import boot_id
 from perdure.spaced.fence import read_floor
 from perdure.spaced.wire import SPOKEN
 

@@ -157,7 +157,7 @@ class Lanes:
             await self.greet(lane)
         try:
             yield lane
-        except (StaleEpochError, StoreFullError, UsageError, RootReplacedError):
+        except (StoreFullError, UsageError, RootReplacedError):
             self.keep(lane)
             raise
         except BaseException:

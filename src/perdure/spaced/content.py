@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -86,8 +85,6 @@ def _read_file(directory: int, name: str, key: StatKey, keep: Keep) -> Content |
         return Content(file_payload(key, rows, keep), rows, key)
     except Torn:
         return None
-    except OSError:
-        raise Opaque from None
     finally:
         os.close(fd)
 
@@ -104,6 +101,8 @@ def _read_unstable(directory: int, name: str, keep: Keep) -> Content:
         key = stat_key(os.fstat(fd))
         if not stat.S_ISREG(key[MODE]):
             raise NotHeld
+        import tempfile  # drags in a sixth of a supervisor's start
+
         with tempfile.TemporaryFile() as copy:
             size = 0
             while size < key[SIZE]:
@@ -121,20 +120,28 @@ def _read_unstable(directory: int, name: str, keep: Keep) -> Content:
 
 
 def read_rows(fd: int, size: int, keep: Keep) -> tuple[Row, ...]:
-    """Chunks of the first `size` bytes. Raises Torn where the file is shorter."""
+    """Chunks of the first `size` bytes. Raises Torn where the file is shorter, Opaque where it can't be read; what `keep` raises goes on."""
     rows = []
     for offset, length in cuts(size):
+        data = _read(fd, offset, length)
+        if not is_hole(data):
+            digest = sha256(data)
+            keep(digest, data)
+            rows.append(Row(offset, length, digest))
+    return tuple(rows)
+
+
+def _read(fd: int, offset: int, length: int) -> bytes:
+    try:
         data = os.pread(fd, length, offset)
         while len(data) < length:
             more = os.pread(fd, length - len(data), offset + len(data))
             if not more:
                 raise Torn
             data += more
-        if not is_hole(data):
-            digest = sha256(data)
-            keep(digest, data)
-            rows.append(Row(offset, length, digest))
-    return tuple(rows)
+    except OSError:
+        raise Opaque from None
+    return data
 
 
 def file_payload(key: StatKey, rows: tuple[Row, ...], keep: Keep) -> Payload:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 
@@ -24,17 +23,6 @@ from perdure.spaced.steps import step
 
 KILL_PAUSE_S = 0.002
 GIVE_UP_S = 30.0
-
-
-def boot_id() -> str:
-    """Another one after each start of the kernel."""
-    if sys.platform == "linux":
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    import subprocess
-
-    name = "kern.bootsessionuuid"
-    return subprocess.run(["sysctl", "-n", name], stdout=subprocess.PIPE, check=True).stdout.decode().strip()
 
 
 class Custody:

@@ -77,14 +77,12 @@ class Gate:
     def drain(self) -> None:
         """Returns when every request admitted below the floor has been left, answered or not.
 
-        A client that is frozen neither sends the chunk that was asked of it nor reads what it is sent: first nothing is awaited from it any more,
-        then nothing can be sent to it.
+        A request finds out by itself that it is stale, unless its client is frozen in the middle of a frame: then the lane is cut.
         """
         with self.lock:
-            for hang_up in (Lane.stop_receiving, Lane.stop):
+            if not self._left.wait_for(lambda: not self._stale(), PATIENCE_S):
                 for ticket in self._stale():
-                    hang_up(ticket.lane)
-                self._left.wait_for(lambda: not self._stale(), PATIENCE_S)
+                    ticket.lane.stop()
             self._left.wait_for(lambda: not self._stale())
 
     def _stale(self) -> list[Ticket]:

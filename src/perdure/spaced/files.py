@@ -8,7 +8,6 @@ in place, because those names must stay one file.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import os
 import stat
@@ -279,6 +278,8 @@ def _similar(place: Place) -> str:
     """Names in the same directory that may have been meant."""
     if place.missing:
         return ": there is no directory %s" % place.path.rpartition("/")[0]
+    import difflib
+
     close = difflib.get_close_matches(place.name, map(path_text, os.listdir(place.fd)), 3)
     return "; did you mean %s?" % " or ".join(close) if close else ""
 

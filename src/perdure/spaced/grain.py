@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 
@@ -54,7 +53,8 @@ def _probe(root_fd: int, state_dir: str) -> Iterator[int | None]:
         fd = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600, dir_fd=root_fd)
     if fd is None and os.stat(state_dir).st_dev == os.fstat(root_fd).st_dev:
         with contextlib.suppress(OSError):
-            fd, path = tempfile.mkstemp(dir=state_dir)
+            path = os.path.join(state_dir, "probe")
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
             os.unlink(path)
     try:
         yield fd

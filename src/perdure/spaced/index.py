@@ -7,18 +7,17 @@ that is cut off leaves the index as it was. On disk the index is one flat list (
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import hashlib
 import marshal
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Optional
 
+from perdure.spaced.boot import boot_id
 from perdure.spaced.staging import Key
 from perdure.spaced.tree import Payload, Row
 from perdure.spaced.trie import Trie
@@ -165,15 +164,3 @@ def clock_offset() -> tuple[int, int]:
         after = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         bounds.append((after - before, now - after, now - before))
     return min(bounds)[1:]
-
-
-@functools.cache
-def boot_id() -> str:
-    """What names this boot of the machine."""
-    if sys.platform == "darwin":
-        return subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=True).stdout.strip()
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

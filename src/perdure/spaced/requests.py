@@ -26,6 +26,7 @@ from perdure.spaced.wire import Lane
 OUTPUT_PAUSE_S = 0.05
 WAIT_S = 1.0
 FETCH_DIGESTS = 256
+FETCH_PAUSE_S = 0.25
 
 
 class Requests:
@@ -50,7 +51,8 @@ class Requests:
         while True:
             try:
                 frame = self._lane.receive()
-                if frame is None:
+                if frame is None or "verb" not in frame[0]:
+                    # Without a verb: a chunk for a request that was broken off meanwhile.
                     return
                 self.busy_since = time.monotonic()
                 answer = self._answer(frame[0])
@@ -221,9 +223,10 @@ class Requests:
             self._lane.send({"need": wanted[at : at + FETCH_DIGESTS]})
             more = True
             while more:
+                while not self._lane.ready(FETCH_PAUSE_S):
+                    self._look(epoch)
                 frame = self._lane.receive()
                 if frame is None:
-                    self._gate.check(epoch)
                     raise ConnectionError
                 header, payload = frame
                 found.update(wire.split(header["have"], payload))

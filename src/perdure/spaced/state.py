@@ -11,7 +11,7 @@ import json
 import os
 from typing import Any
 
-from perdure.spaced.custody import boot_id
+from perdure.spaced.boot import boot_id
 
 TOKEN_FILE = "token"
 _IDENTITY = "identity.json"

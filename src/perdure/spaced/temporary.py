@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 
 _PATTERN = re.compile(r"\.perdure-[0-9a-f]{16}\.tmp")
 
 
 def temporary_name() -> str:
-    return ".perdure-%s.tmp" % secrets.token_hex(8)
+    return ".perdure-%s.tmp" % os.urandom(8).hex()
 
 
 def is_temporary(name: str) -> bool:

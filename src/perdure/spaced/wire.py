@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import struct
 import sys
@@ -140,10 +141,11 @@ class Lane:
         finally:
             self._sending.release()
 
-    def stop_receiving(self) -> None:
-        """From another thread: `receive` returns None from now on."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RD)
+    def ready(self, timeout_s: float) -> bool:
+        """Whether `receive` has something to return, or the end."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
 
     def stop(self) -> None:
         """From another thread: nothing comes or goes any more, whatever is waited for."""
