@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import pytest
 
 from perdure.spaced import salvage
 from perdure.spaced.errors import FencedError, ProtocolError
-from perdure.spaced.restore import carry_out
+from perdure.spaced.staging import Batch
 from perdure.spaced.steps import ENVIRONMENT
 from perdure.spaced.temporary import is_temporary
 from perdure.spaced.tree import sha256
@@ -131,6 +132,40 @@ def test_too_much_to_store_is_moved_aside(tmp_path: Path, monkeypatch: pytest.Mo
     assert world.content()["modified"][0] == b"base"
 
 
+@pytest.mark.parametrize("when", ["at once", "at the end"])
+def test_with_a_full_disk_everything_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    world = World(tmp_path)
+    world.put("modified", "base")
+    world.commit()
+    with window() as lost:
+        world.put("modified", "call")
+        world.put("dir/new", "call")
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(Batch, "add" if when == "at once" else "finish", full)
+    plan = world.plan(lost)
+    assert (plan["quarantine"], plan["chunks"], plan.get("salvage")) == (["dir/new", "modified"], {}, None)
+    monkeypatch.undo()
+    world.restore(plan)
+    assert sorted(path.name for path in (world.state / "quarantine").rglob("*") if path.is_file()) == ["modified", "new"]
+    assert world.content()["modified"][0] == b"base"
+
+
+def test_a_full_disk_fails_a_capture_and_never_makes_files_look_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.commit()
+    world.put("new", "x")
+    with monkeypatch.context() as patch:
+        patch.setattr(Batch, "_append", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no space left on device")))
+        with pytest.raises(OSError, match="no space"):
+            world.workspace.capture(world.base)
+    assert world.workspace.capture(world.base)["changed"] == ["new"]
+
+
 def test_a_file_too_large_to_hold_blocks_the_undo_of_the_call_that_changed_it(tmp_path: Path) -> None:
     world = World(tmp_path, max_file_bytes=1000)
     world.put("opaque", b"x" * 2000)
@@ -213,7 +248,7 @@ def test_a_restore_that_was_overtaken_changes_nothing_more(tmp_path: Path) -> No
         looks = iter([False] * allowed)
         before = world.content()
         with pytest.raises(FencedError):
-            carry_out(world.workspace, world.base, world.fetch, plan, (), lambda looks=looks: next(looks, True))
+            world.restore(plan, cancelled=lambda looks=looks: next(looks, True))
         changed = before.items() ^ world.content().items()
         assert len({path for path, _ in changed}) <= allowed
 
@@ -397,7 +432,7 @@ def test_nothing_of_a_persons_work_is_taken_when_a_cut_off_restore_goes_on(tmp_p
     world.put("dir/persons", "base")
     world.put("dir/one", "base")
     world.put("dir/two", "base")
-    base = world.commit()
+    world.commit()
     world.put("dir/persons", "edited before the call")
     now_ns()
     with window() as lost:
@@ -407,7 +442,7 @@ def test_nothing_of_a_persons_work_is_taken_when_a_cut_off_restore_goes_on(tmp_p
     assert plan["take_back"] == ["dir/one", "dir/two"]
     looks = iter([False] * 5)
     with pytest.raises(FencedError):
-        carry_out(world.workspace, base, world.fetch, plan, (), lambda: next(looks, True))
+        world.restore(plan, cancelled=lambda: next(looks, True))
     world.workspace = world.open()
     world.restore(world.plan(lost))
     assert {name: world.content()[name][0] for name in ("dir/persons", "dir/one", "dir/two")} == {

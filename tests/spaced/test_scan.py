@@ -359,7 +359,7 @@ def test_the_index_of_a_killed_supervisor_is_a_little_old_and_still_of_use(world
     read: list[str] = []
     real = scan.read_content
     monkeypatch.setattr(scan, "read_content", lambda fd, name, *rest: (read.append(name), real(fd, name, *rest))[1])
-    successor.scan(never)
+    assert successor.scan(never).root is not None
     assert read == ["a"]
 
 

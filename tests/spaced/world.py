@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,11 @@ class World:
         self.take(plan["chunks"])
         return plan
 
-    def restore(self, plan: dict[str, Any], also: tuple[str, ...] = ()) -> dict[str, Any]:
+    def restore(
+        self, plan: dict[str, Any], also: tuple[str, ...] = (), cancelled: Callable[[], bool] | None = None
+    ) -> dict[str, Any]:
         assert self.base is not None
-        return carry_out(self.workspace, self.base, self.fetch, plan, also, never)
+        return carry_out(self.workspace, self.base, self.fetch, plan, also, cancelled or never)
 
     def undo(self, window: dict[str, Any] | None = None) -> dict[str, Any]:
         return self.restore(self.plan(window))

@@ -7,6 +7,7 @@ wrongly; therefore only what was approved before it began can be approved then.
 
 from __future__ import annotations
 
+import errno
 import marshal
 import os
 import stat
@@ -16,7 +17,7 @@ from typing import AbstractSet, Any, NamedTuple, Optional
 
 from perdure.spaced import gitstate, salvage
 from perdure.spaced.compare import Comparison, Difference
-from perdure.spaced.index import CTIME, INODE, MODE, StatKey, stat_key
+from perdure.spaced.index import CTIME, INODE, MODE, Folder, StatKey, stat_key
 from perdure.spaced.paths import DIRECTORY_FLAGS, path_text
 from perdure.spaced.target import Fetch, Source
 from perdure.spaced.tree import Payload
@@ -78,18 +79,18 @@ def make(
 ) -> dict[str, Any]:
     """The plan in the shape of space.Plan, written down for the restore. Nothing is changed in the workspace."""
     window, source = window_of(told_window), Source(fetch)
-    _, found = workspace.scan(cancelled)
-    root = workspace.index.root
+    index = workspace.scan(cancelled)
+    root = index.root
     assert root is not None
-    differences = Comparison(source, window, found.not_held).run(root, target)
-    differences, blocked = _without_opaque(differences, workspace, window)
+    differences = Comparison(source, window, workspace.not_held).run(root, target)
+    differences, blocked = _without_opaque(differences, workspace, index.opaque, window)
     differences = _resumed(differences, Plan.load(workspace.state_dir), target, window)
     differences = _spared(differences)
     ours = [difference for difference in differences if difference.verdict == OURS]
     kept = [difference for difference in differences if difference.verdict != OURS]
     in_doubt = [d for d in kept if d.verdict == LATER and window is not None and not window.proven]
 
-    git = _git(workspace, target, source, window)
+    git = _git(workspace, index.git, target.get("git"), source, window)
     blocked = blocked or git.blocked
 
     lost = salvage.to_be_lost([*ours, *in_doubt], root, known)
@@ -173,10 +174,9 @@ def _spared(differences: list[Difference]) -> list[Difference]:
 
 
 def _without_opaque(
-    differences: list[Difference], workspace: Workspace, window: Optional[Window]
+    differences: list[Difference], workspace: Workspace, opaque: dict[str, StatKey], window: Optional[Window]
 ) -> tuple[list[Difference], Optional[str]]:
     """The differences that can be judged, and why the call can't count as undone: something that no image holds was changed."""
-    opaque = workspace.index.opaque
     apart = {*opaque, *workspace.excluded, *workspace.mounts}
     touched = [path for path, key in opaque.items() if window is not None and judge(window, key[CTIME]) == OURS]
     covered = [d.path for d in differences if apart and _covered(d.path, opaque.keys())]
@@ -223,9 +223,8 @@ class _Git(NamedTuple):
     removable: Mapping[str, StatKey] = MappingProxyType({})
 
 
-def _git(workspace: Workspace, target: dict[str, Any], source: Source, window: Optional[Window]) -> _Git:
+def _git(workspace: Workspace, folder: Optional[Folder], root: Optional[str], source: Source, window: Optional[Window]) -> _Git:
     """A repository that the call changed was not undone."""
-    folder, root = workspace.index.git, target.get("git")
     if window is None or workspace.own or (folder is None and root is None):
         return _Git()
     if folder is None or root is None:
@@ -285,15 +284,16 @@ class _Kept(NamedTuple):
 def _salvage(workspace: Workspace, lost: list[Difference], known: set[str]) -> _Kept:
     into_image, aside = salvage.split(lost)
     batch = workspace.staging.begin()
+    root, fits = None, True
     try:
-        root, fits = salvage.stage(workspace.root_fd, into_image, batch, known, workspace.max_file_bytes)
-        if fits and batch.chunks:
+        root = salvage.stage(workspace.root_fd, into_image, batch, known, workspace.max_file_bytes)
+        if batch.chunks:
             workspace.staging.append(batch)
-        else:
-            batch.drop()
-    except BaseException:
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        root, fits = None, False
         batch.drop()
-        raise
     if not fits:
         aside = lost
     moved = [difference.path for difference in aside]

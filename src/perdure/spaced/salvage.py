@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Optional
 
 from perdure.spaced.compare import Difference
-from perdure.spaced.content import Keep, read_content
+from perdure.spaced.content import Keep, NotHeld, Opaque, read_content
 from perdure.spaced.descent import Descent
 from perdure.spaced.index import SIZE, Folder
 from perdure.spaced.staging import Batch
@@ -69,33 +69,31 @@ def split(lost: list[Difference]) -> tuple[list[Difference], list[Difference]]:
     return [difference for difference in lost if difference.path not in moved], aside
 
 
-def stage(
-    root_fd: int, lost: list[Difference], batch: Batch, known: set[str], max_file_bytes: int
-) -> tuple[Optional[bytes], bool]:
-    """(root of the image, True) with its chunks in the batch; (None, False) where the disk is full. What changed meanwhile is left out."""
+def stage(root_fd: int, lost: list[Difference], batch: Batch, known: set[str], max_file_bytes: int) -> Optional[bytes]:
+    """The root of an image of the lost content, its chunks in the batch; None for nothing. Raises OSError (ENOSPC, EDQUOT) where there is no room.
+
+    What changed meanwhile may be left out: the restore will not touch it.
+    """
 
     def keep(digest: bytes, data: bytes) -> None:
         if digest.hex() not in known:
             batch.add(digest, data)
 
     directories: dict[str, dict[bytes, Payload]] = {"": {}}
-    try:
-        with Descent(root_fd) as descent:
-            for difference in lost:
-                try:
-                    fd, name = descent.parent(difference.path)
-                    content = read_content(fd, name, max_file_bytes, keep)
-                except OSError as error:
-                    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                        raise
-                    continue
-                directory = difference.path.rpartition("/")[0]
-                directories.setdefault(directory, {})[os.fsencode(name)] = content.payload
-        return _nodes(directories, keep), True
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        return None, False
+    with Descent(root_fd) as descent:
+        for difference in lost:
+            try:
+                fd, name = descent.parent(difference.path)
+                content = read_content(fd, name, max_file_bytes, keep)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                continue
+            except (Opaque, NotHeld):
+                continue
+            directory = difference.path.rpartition("/")[0]
+            directories.setdefault(directory, {})[os.fsencode(name)] = content.payload
+    return _nodes(directories, keep)
 
 
 def _nodes(directories: dict[str, dict[bytes, Payload]], keep: Keep) -> Optional[bytes]:

@@ -77,7 +77,8 @@ class Batch:
 
     def drop(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a full disk, found out when the rest is written
+                self._file.close()
             self._file = None
         if self._reader is not None:
             os.close(self._reader)

@@ -122,13 +122,16 @@ class Workspace:
         self._save_when_due()
         return self._told(image, found, batches, changed, opaque_changed)
 
-    def scan(self, cancelled: Cancelled) -> tuple[dict[str, Any], Found]:
-        """Bring the index up to date; for plans, which need to know what is there and not what the log lacks."""
-        if self.index.root is not None and self.index.image == self.staging.end:
-            return self._step(self.index, frozenset(), cancelled)
-        image, found, index = self._run(self.index, None, frozenset(), cancelled)
-        self._accept(index, found)
-        return image, found
+    def scan(self, cancelled: Cancelled) -> Index:
+        """What is there now, nothing staged: a plan must not need room for what it is going to take back.
+
+        The chain's index stays as it was, so that the next capture still knows what the log lacks; only one that is off the chain is replaced.
+        """
+        _, found, index = self._run(self.index, None, frozenset(), cancelled)
+        if self.index.root is None or self.index.image != self.staging.end:
+            self.index = index
+        self._note(found)
+        return index
 
     def sweep(self, cancelled: Cancelled) -> None:
         """Remove what a killed write or restore left unfinished, as far as the newest scan met it."""
@@ -233,6 +236,9 @@ class Workspace:
 
     def _accept(self, index: Index, found: Found) -> None:
         self.index = index
+        self._note(found)
+
+    def _note(self, found: Found) -> None:
         self.not_held, self.mounts, self.excluded, self.temporary = found.not_held, found.mounts, found.excluded, found.temporary
 
     def _told(
