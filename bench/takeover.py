@@ -47,7 +47,8 @@ async def _death(home: Opened, folder: Path, model: str, name: str, supervisor_t
     root = folder / name
     root.mkdir()
     session = await home.session(name, directory=root, model=model)
-    driver = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.takeover", str(folder / "takeover"), name)
+    command = [sys.executable, "-m", "bench.takeover", str(folder / "takeover"), name]
+    driver = await asyncio.create_subprocess_exec(*command, cwd=Path(__file__).parent.parent)
     while not (root / "begun").exists():
         await asyncio.sleep(0.01)
     watching = asyncio.create_task(home.watch())

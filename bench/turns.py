@@ -68,7 +68,8 @@ async def _session(folder: Path, turns: int) -> _Run:
     script.write_text(json.dumps({"turns": [{"calls": [call]}] * turns + [{"text": "done"}]}))
     async with _home(folder / "home", counting) as home:
         session = await Opened(home).session("turns", directory=root, model=f"scripted:{script}")
-        home.models = lambda _: lambda name: _Timed(script, run.model_ms)  # type: ignore[method-assign, assignment]
+        model = _Timed(script, run.model_ms)
+        home.models = lambda _: lambda name: model  # type: ignore[method-assign, assignment]
         before_bytes = _size_bytes(home.path)
 
         def note(event: Event) -> None:
