@@ -1,7 +1,7 @@
-"""Whoever was frozen in the middle of a recovery, and thaws after another driver has taken over, finds every door shut.
+"""Whoever was frozen, and thaws after another driver has taken over, finds every door shut.
 
-A slow command is cut off with its driver and its supervisor. What recovers it, a driver or the new supervisor, is stopped at a step; a second driver takes
-over, undoes and goes on to the end of the session; then the first one goes on.
+A driver is stopped when a call's start is committed and it was about to act. Or a slow command is cut off with its driver and its supervisor, and what
+recovers it, a driver or the new supervisor, is stopped at a step. A second driver takes over and goes on to the end of the session; then the first one goes on.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.crash.campaign import Undisturbed
 from tests.crash.conftest import NewWorld
-from tests.crash.harness import ASKED, Point, World, finish, wait_for
+from tests.crash.harness import ASKED, Point, World, check, finish, wait_for
 
 pytestmark = pytest.mark.crash
 
@@ -50,18 +52,31 @@ def test_a_thawed_driver_changes_neither_the_log_nor_the_files(new_world: NewWor
         overtake_a_frozen_driver(new_world(), n)
 
 
+def test_a_thawed_driver_starts_nothing(new_world: NewWorld, undisturbed: Undisturbed) -> None:
+    """Its call has been started by another one meanwhile, with its effects outside."""
+    acting = [n for n, name in enumerate(undisturbed.steps["driver"], 1) if name.startswith("op.before:")]
+    for n in acting if ASKED else [acting[0], acting[2]]:
+        world = new_world()
+        overtake(world, world.start(at=Point("driver", n, "stop")))
+        check(world, undisturbed.log, kills=1)
+        world.close()
+
+
 def overtake_a_frozen_driver(world: World, n: int) -> None:
     cut_off(world)
-    frozen = world.start(at=Point("driver", n, "stop"))
+    overtake(world, world.start(at=Point("driver", n, "stop")))
+    world.close()
+
+
+def overtake(world: World, frozen: subprocess.Popen[str]) -> None:
     wait_for(lambda: stopped(frozen.pid), "the stop")
     assert world.run("--take").said == "settled"
     files, records = world.files(), world.read().records
     os.kill(frozen.pid, signal.SIGCONT)
     ended = finish(frozen)
-    assert ended.code == STALE, f"stopped at {world.steps(2, 'driver')[-1]} it ended with {ended}"
+    assert ended.code == STALE, f"stopped at {world.steps(world.runs - 1, 'driver')[-1]} it ended with {ended}"
     assert world.files() == files
     assert world.read().records == records
-    world.close()
 
 
 @pytest.mark.slow
