@@ -8,12 +8,14 @@ import signal
 from perdure.space import supervisor
 from tests.cli.desk import Desk, bash, finish, turn, until
 
+HALF = "printf 'half\\n' > kept.txt; mkdir new; printf '#!/bin/sh\\n' > new/tool; chmod +x new/tool"
 
-def cut_off(desk: Desk) -> None:
+
+def cut_off(desk: Desk, command: str = HALF) -> None:
     """A command that had written half of what it wanted when everything died."""
     (desk.project / "kept.txt").write_text("before\n")
-    work = bash("printf 'half\\n' > kept.txt; mkdir new; printf '#!/bin/sh\\n' > new/tool; chmod +x new/tool; touch up; sleep 60")
-    model = desk.script(turn("", work), turn("I look first.", expect="cut off.*kept\\.txt"))
+    work = bash(f"{command}; touch up; sleep 60")
+    model = desk.script(turn("", work), turn("I look first.", expect="cut off.*Taken back"))
     driver = desk.start("run", "x", "--session", "s", "--model", model)
     until((desk.project / "up").exists)
     known = supervisor.recorded(desk.home / "spaces" / "s")
@@ -45,3 +47,13 @@ def test_it_is_listed_compared_and_written_into_a_new_folder(desk: Desk) -> None
     assert (desk.project / "kept.txt").read_text() == "before\n"
     again = desk.perdure("salvage", "apply", id, "s", "--to", "back")
     assert (again.returncode, "back can't be made: File exists" in again.stderr) == (2, True)
+
+
+def test_what_was_too_large_to_be_stored_is_listed_with_its_place(desk: Desk) -> None:
+    cut_off(desk, "mkdir new; truncate --size 300M new/large; printf end >> new/large")
+    assert desk.perdure("resume", "s").returncode == 0
+    assert not (desk.project / "new").exists()
+    (place,) = [line.split()[0] for line in desk.perdure("salvage", "ls", "s").stdout.splitlines() if "too large" in line]
+    with open(place, "rb") as file:
+        file.seek(300 << 20)
+        assert file.read() == b"end"

@@ -26,6 +26,7 @@ from perdure.record.parts import Digest
 from perdure.record.records import Seq
 from perdure.space import image
 from perdure.spaced import tree
+from perdure.spaced.restore import QUARANTINE
 from perdure.spaced.tree import Entry
 
 ID_CHARS = 12
@@ -55,7 +56,7 @@ def salvage() -> None:
 @salvage.command("ls")
 @session_argument
 def ls(session: str | None, directory: str | None) -> None:
-    """List what was salvaged: id, record, call, paths."""
+    """List what was salvaged: id, record, call, paths. Files that were too large to be stored were moved into the home, and are listed with their place."""
     asyncio.run(_with(session, directory, _list))
 
 
@@ -110,8 +111,17 @@ async def _list(session: Session) -> None:
     salvages = await _salvages(session)
     for salvaged in salvages:
         print(f"{salvaged.id}  {salvaged.seq:>5}  {salvaged.call or 'power cut':<12}  {listed(salvaged.taken_back)}")
-    if not salvages:
+    aside = sorted(_aside(session))
+    for path in aside:
+        print(f"{plain(str(path))}  was too large to be stored, and was moved there")
+    if not salvages and not aside:
         print("nothing was ever taken back in this session", file=sys.stderr)
+
+
+def _aside(session: Session) -> list[Path]:
+    """Files that recovery moved out of the directory; they belong to whoever takes them away."""
+    folder = session.home.spaces.folder(session.id) / "workspace" / QUARANTINE
+    return [Path(at, name) for at, _, names in os.walk(folder) for name in names]
 
 
 async def _show(session: Session, id: str) -> None:

@@ -55,7 +55,10 @@ def _files(taken_back: Sequence[str], count: int, salvages: Sequence[str], plan:
     for id in salvages:
         lines.append(f"What it had written is kept: read `salvage:{id}/PATH`.")
     if plan.quarantine:
-        lines.append("Too large to keep in the log, moved aside: " + ", ".join(plan.quarantine[:10]))
+        lines.append(
+            "Too large to keep in the log, moved aside (`perdure salvage ls` shows people where): "
+            + ", ".join(plan.quarantine[:10])
+        )
     return lines
 
 

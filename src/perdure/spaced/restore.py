@@ -27,6 +27,9 @@ from perdure.spaced.temporary import temporary_name
 from perdure.spaced.tree import CHUNK, DIRECTORY, LINK, Entry, decode_payload
 from perdure.spaced.workspace import Workspace
 
+QUARANTINE = "quarantine"
+"""In the state folder: what was too large to be salvaged, each file below a number under the path that it had."""
+
 
 def carry_out(
     workspace: Workspace,
@@ -72,7 +75,7 @@ class _Work:
         self._cleared: set[str] = set()
         self._names_left: dict[int, StatKey] = {}
         self._descent, self._source, self._cancelled = descent, source, cancelled
-        self._quarantine = os.path.join(workspace.state_dir, "quarantine")
+        self._quarantine = os.path.join(workspace.state_dir, QUARANTINE)
 
     def run(self, items: list[Item]) -> None:
         ordered = sorted(items, key=lambda item: item.path)
