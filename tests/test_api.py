@@ -240,3 +240,30 @@ def test_a_replaced_directory_is_waited_for_and_goes_on_when_it_is_back(tmp_path
             assert (await s.finished())["main.3.0"].result.text == "1\n"
 
     play(story())
+
+
+def test_what_a_log_could_not_be_read_with_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, "done") as s:
+            before = (await s.session.row()).last_seq
+            for wrong in (
+                s.session.answer("survivors", "nonsense"),
+                s.session.submit("go", mode="nonsense"),  # type: ignore[arg-type]
+                s.session.submit("go", deadline="tomorrow"),  # type: ignore[arg-type]
+            ):
+                with pytest.raises(UsageError, match="can't be stored"):
+                    await wrong
+            assert (await s.session.row()).last_seq == before
+            assert (await s.run()).text == "done"
+
+    play(story())
+
+
+def test_custody_is_one_of_three(tmp_path: Path) -> None:
+    async def story() -> None:
+        (root := tmp_path / "root").mkdir()
+        async with home_at(tmp_path / "home") as opened:
+            with pytest.raises(UsageError, match="auto, pidns, unproven"):
+                await opened.session(directory=root, model=write_script(tmp_path / "s.json", "done"), custody="nonsense")
+
+    play(story())

@@ -174,7 +174,7 @@ class Session:
         return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
 
     async def answer(self, wait: str, answer: str) -> Receipt:
-        """A person's word on what the session waits for: `keep`, `restore`, `accept` or `abandon`."""
+        """A person's word on what the session waits for: `keep`, `restore`, `accept` or `abandon`. UsageError for another word."""
         body = r.RecoveryAnswered(wait, answer)  # type: ignore[arg-type]
         return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
 

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from perdure.engine import places, process
 from perdure.engine.hosting import Hosting
@@ -23,6 +23,7 @@ from perdure.record import records as r
 from perdure.record.errors import UsageError
 from perdure.record.parts import Digest
 from perdure.record.records import Budget, Draft, SessionCreated
+from perdure.space.launch import Custody
 from perdure.state.state import State, fold
 
 SESSION_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -88,6 +89,8 @@ class Home:
         root = places.check_root(directory, self.path)
         if space != "host":
             raise UsageError(f"there is no Space of kind '{space}'; the kind that exists is host")
+        if custody not in get_args(Custody):
+            raise UsageError(f"there is no custody '{custody}'; it is one of {', '.join(get_args(Custody))}")
         options = model_options or {}
         if model.startswith("scripted:"):
             model = f"scripted:{Path(model.partition(':')[2]).expanduser().absolute()}"

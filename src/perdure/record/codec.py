@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.record.errors import CorruptLogError, NewerLogError
+from perdure.record.errors import CorruptLogError, NewerLogError, UsageError
 from perdure.record.records import Body, Draft, Stored
 
 RECORD_VERSION = 1
@@ -34,7 +34,13 @@ def kind_of(body: Body) -> str:
 
 
 def encode(body: Body) -> bytes:
-    return _encoder.encode(body)
+    """Bytes that `decode` takes. UsageError for a body that it would refuse: one such record, and the log behind it could never be read again."""
+    data = _encoder.encode(body)
+    try:
+        _decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"this can't be stored as a record of kind '{kind_of(body)}': {error}") from error
+    return data
 
 
 def decode(data: bytes, *, seq: int, v: int) -> Body:
