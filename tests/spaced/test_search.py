@@ -75,3 +75,13 @@ def test_nothing_found_and_nonsense_are_told_apart(root: Path, programs: str) ->
     assert code == 2
     assert "not a regular expression" in lines[0]
     assert run(root, programs, pattern="x", path="missing") == (2, ["there is no missing"])
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root may read everything")
+def test_what_may_not_be_read_is_passed_over(root: Path, programs: str) -> None:
+    for number in range(600):  # more complaints than a pipe holds
+        (root / f"{'closed' * 20}{number}").mkdir(mode=0)
+    powerless = [shutil.which("setpriv") or "", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    command = [*powerless, sys.executable, "-I", "-S", search.__file__, json.dumps({"pattern": "nowhere to be found"})]
+    done = subprocess.run(command, cwd=root, env={"PATH": programs}, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "[nothing found]\n", "")

@@ -53,6 +53,7 @@ def _ripgrep(program: str, pattern: str, path: str, glob: str | None) -> Iterato
     arguments = [
         program,
         "--no-config",
+        "--no-messages",  # what can't be read is not told of, as by `_python`; a wrong pattern is
         "--line-number",
         "--with-filename",
         "--no-heading",
