@@ -89,15 +89,15 @@ def test_what_is_wrong_with_a_new_session_is_said_before_anything_is_stored(
     play(story())
 
 
-@pytest.mark.parametrize("other", ["outer/root", "outer/root/inner", "outer"])
+@pytest.mark.parametrize("other", ["outer/held", "outer/held/inner", "outer"])
 def test_a_directory_that_an_unsettled_session_works_in_is_refused(tmp_path: Path, other: str) -> None:
     """The same one, one inside it, and one around it."""
 
     async def story() -> None:
-        (tmp_path / "outer" / "root" / "inner").mkdir(parents=True)
+        (tmp_path / "outer" / "held" / "inner").mkdir(parents=True)
         model = write_script(tmp_path / "s.json", "x")
         async with home_at(tmp_path / "home") as home:
-            s = await home.session("holder", directory=tmp_path / "outer" / "root", model=model)
+            s = await home.session("holder", directory=tmp_path / "outer" / "held", model=model)
             await s.submit("go")
             with pytest.raises(RootRefusedError, match="holder"):
                 await home.session("other", directory=tmp_path / other, model=model)
@@ -188,7 +188,9 @@ def test_two_observers_of_one_process_both_see_everything(tmp_path: Path) -> Non
 
 def test_the_drivers_own_events_show_text_output_and_records(tmp_path: Path) -> None:
     async def story() -> None:
-        async with stage(tmp_path, turn("", bash("echo to the terminal; sleep 0.3")), turn("bye now", chunks=7, delay_s=0.5)) as s:
+        async with stage(
+            tmp_path, turn("", bash("echo to the terminal; sleep 0.3")), turn("bye now", chunks=7, delay_s=0.5)
+        ) as s:
             events: list[perdure.Event] = []
             await s.run(emit=events.append)
             assert b"to the terminal\n" in b"".join(e.data for e in events if isinstance(e, perdure.OutputShown))
