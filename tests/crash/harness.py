@@ -277,6 +277,10 @@ class Log(NamedTuple):
         entries = fold_all(self.records).threads["main"].entries
         return [_normalised(entry) for entry in entries if notes or not (isinstance(entry, Said) and entry.note)]
 
+    def changed_by_others(self) -> set[str]:
+        """The paths that the log says other people changed."""
+        return {path for body in self.bodies(r.WorkspaceChanged) for path in body.paths}  # type: ignore[union-attr]
+
     def changed(self) -> dict[str, tuple[str, ...]]:
         """The paths that each call changed, where it was not cut off."""
         return {id: body.changed for id, body in self.finished.items() if body.outcome == "ok"}
@@ -322,6 +326,7 @@ def check(world: World, expected: Log, *, kills: int, theirs: Files | None = Non
     for got, wanted in zip_longest(log.transcript(notes=theirs is None)[: len(demanded)], demanded):
         assert got == wanted
     if theirs is None:
+        assert not log.changed_by_others(), "a call's changes are taken for somebody else's"
         assert log.changed() == {id: paths for id, paths in expected.changed().items() if id not in cut_off}
         assert cut_off or log.image.tree == expected.image.tree, "the image differs from that of an uninterrupted run"
 

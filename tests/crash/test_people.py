@@ -74,8 +74,9 @@ def test_what_a_person_does_at_any_time_stays(undisturbed: Undisturbed, shard: i
         assert world.files() == {**expected(world, *TIMES), story.AGAIN: "again\n"} == world.read().files
         check(world, undisturbed.log, kills=1, theirs={**hers(*TIMES), story.AGAIN: "again\n"}, ledger=ledger)
         log = world.read()
-        assert people.paths(BEFORE) <= told(log) and people.paths(LATER) <= told(log)
-        assert people.paths(BETWEEN) <= told(log) | (of_unknown_calls(log) if kill.both else the_calls(log))
+        told = log.changed_by_others()
+        assert people.paths(BEFORE) <= told and people.paths(LATER) <= told
+        assert people.paths(BETWEEN) <= told | (of_unknown_calls(log) if kill.both else the_calls(log))
 
     for_each(kills(undisturbed.steps, part=3)[shard::SHARDS], survive, her_world, undisturbed.steps)
 
@@ -173,7 +174,7 @@ def test_a_second_session_on_the_same_directory_keeps_its_work(new_world: NewWor
     assert world.run("--say=again").said == "settled"
     kept = {path: content for path, content in story.BEFORE.items() if not path.startswith(("old", "stale"))}
     assert world.files() == {**kept, "moved.txt": "old\n", "both.txt": "first\nsecond\nagain\n"}
-    assert {"moved.txt", "stale/a"} <= told(world.read())
+    assert {"moved.txt", "stale/a"} <= world.read().changed_by_others()
 
 
 def _script(path: Path, *commands: str) -> Path:
@@ -194,11 +195,6 @@ def begin_the_second_turn(world: World) -> subprocess.Popen[str]:
     driver = world.start(at=Point("driver", SECOND_TURN, "stop"))
     wait_for(lambda: world.fired(world.runs), "the second turn")
     return driver
-
-
-def told(log: Log) -> set[str]:
-    """The paths that other people changed."""
-    return {path for body in log.bodies(r.WorkspaceChanged) for path in body.paths}  # type: ignore[union-attr]
 
 
 def the_calls(log: Log) -> set[str]:
