@@ -12,7 +12,8 @@ import pytest
 
 import perdure
 from perdure.record import records as r
-from tests.stage import PATIENCE_S, Stage, bash, call, gone, play, stage, took_s, turn
+from tests.program import functions
+from tests.stage import PATIENCE_S, Stage, appears, bash, call, gone, play, stage, took_s, turn
 
 SLEEPER = "echo half > half.txt; echo $$ > pid; echo working; exec sleep 600"
 
@@ -218,5 +219,25 @@ def test_both_custodies_stop_a_command_and_go_on(tmp_path: Path, custody: str) -
             assert (await s.run("again")).text == "on"
             space = (await s.session.state()).workspace.space
             assert space is not None and space.custody == custody
+
+    play(story())
+
+
+def test_a_stopped_function_may_have_taken_effect_and_that_is_what_the_model_is_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        tool = perdure.from_function(functions.hang)
+        script = (
+            turn("", call("hang", mark=str(tmp_path / "pid"))),
+            turn("I see", expect="stopped \\(enough\\).*may have taken effect"),
+        )
+        async with stage(tmp_path, *script, tools=[tool]) as s:
+            running = asyncio.create_task(s.run())
+            await appears(tmp_path / "pid")
+            await s.session.abort(reason="enough")
+            assert (await running).outcome == "aborted"
+            finished = (await s.finished())["main.1.0"]
+            assert finished.outcome == "unknown"
+            assert "crash" not in finished.result.text
+            assert (await s.run("and now?")).text == "I see"
 
     play(story())

@@ -230,8 +230,7 @@ class Rounds:
         ended = await either(self._place.run(tool, call.args, key, timeout_s), self._watch(call))
         step(f"op.ended:{call.tool}")
         if isinstance(ended, Stopped):
-            text = told.unknown(f"it acts outside of the workspace ({ended.reason})")
-            status, result = Status("ended", cause="abort"), OpResult(False, text)
+            status, result = Status("ended", cause="abort"), OpResult(False, told.stopped_outside(ended.reason))
             outcome: r.Outcome | None = "unknown"
         else:
             status, result = ended.status, ended.result

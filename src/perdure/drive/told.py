@@ -44,6 +44,14 @@ def unknown(why: str, *, changed: Sequence[str] = (), count: int = 0, plan: Plan
     return "\n".join(lines)
 
 
+def stopped_outside(reason: str) -> str:
+    """The result of a call that was stopped, and that acted where nothing can be looked at."""
+    return (
+        f"This call was stopped ({reason}). It acts outside of the workspace, so its outcome is unknown: it may have taken effect in part "
+        "or in whole. Check the state of things before you try again."
+    )
+
+
 def aborted(reason: str) -> str:
     return f"This call was stopped ({reason}). The files are as it left them."
 
