@@ -30,8 +30,8 @@ async def load(digest: Digest, size_bytes: int, source: ChunkSource) -> bytes:
     if size_bytes == 0:
         return b""
     first = await _one(source, digest)
-    if len(first) == size_bytes and tree.sha256(first).hex() == digest and not first.startswith(tree.FILE_NODE):
-        return first
+    if len(first) == size_bytes and first != tree.encode_file(size_bytes, ()):
+        return first  # whatever it begins with: only a hole's node can be as long as the hole
     size, rows = tree.decode_file(first)
     content = bytearray(size)
     for row in rows:
