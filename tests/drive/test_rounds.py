@@ -393,3 +393,14 @@ def test_a_tool_that_a_later_driver_could_not_find_again_is_refused(tmp_path: Pa
                 pass
 
     play(story())
+
+
+def test_what_a_commit_names_is_not_pinned_any_longer(tmp_path: Path) -> None:
+    async def story() -> None:
+        command = "head -c 300000 /dev/urandom > large; seq 100000"
+        async with stage(tmp_path, turn("", bash(command)), "done") as s:
+            await s.run()
+            assert (await s.finished())["main.1.0"].result.output is not None
+            assert await s.home.store._log.read(lambda connection: connection.execute("SELECT count(*) FROM pin").get) == 0
+
+    play(story())

@@ -55,6 +55,8 @@ class Journal:
         self.refill: Callable[[Iterable[Digest]], Awaitable[None]] | None = None
         self._emit = emit
         self.clock = clock
+        self.commit_id: CommitId = uuid.uuid4().hex
+        """The next commit's. Chunks that go before it are pinned under its name, so that it lets go of them when it names them itself."""
         self._pending: list[_Pending] = []
         self._blobs: dict[Digest, bytes] = {}
         self._names: set[Digest] = set()
@@ -62,10 +64,6 @@ class Journal:
     def left_s(self, deadline: float | None) -> float | None:
         """Seconds until a wall-clock time; None where there is none."""
         return None if deadline is None else deadline - self.clock()
-
-    @property
-    def dirty(self) -> bool:
-        return bool(self._pending)
 
     def fact(self, *drafts: Draft) -> None:
         """What happened. It will be stored whatever else came in."""
@@ -116,10 +114,9 @@ class Journal:
         self._pending, self.view = [], self.state
 
     async def _commit(self, drafts: list[Draft], *, inbox_seen: Seq | None, rest: Rest | None) -> None:
-        id = uuid.uuid4().hex
         for pause_s in self._pauses():
             try:
-                await _to_its_end(self._attempt(id, drafts, inbox_seen, rest))
+                await _to_its_end(self._attempt(drafts, inbox_seen, rest))
                 return
             except BlobGoneError as error:
                 if self.refill is None:
@@ -130,12 +127,13 @@ class Journal:
                 self._emit(Notice(f"{error}; trying again"))
                 await asyncio.sleep(pause_s)
 
-    async def _attempt(self, id: CommitId, drafts: list[Draft], inbox_seen: Seq | None, rest: Rest | None) -> None:
+    async def _attempt(self, drafts: list[Draft], inbox_seen: Seq | None, rest: Rest | None) -> None:
         step(f"commit.before:{codec.kind_of(drafts[-1].body)}")
         committed = await self.store.commit(
-            self.grant, id, drafts, blobs=self._blobs, names=self._names, inbox_seen=inbox_seen, rest=rest
+            self.grant, self.commit_id, drafts, blobs=self._blobs, names=self._names, inbox_seen=inbox_seen, rest=rest
         )
         step(f"commit.after:{codec.kind_of(drafts[-1].body)}")
+        self.commit_id = uuid.uuid4().hex
         self._pending, self._blobs, self._names = [], {}, set()
         if committed.first == self.state.seq + 1:
             for i, draft in enumerate(drafts):

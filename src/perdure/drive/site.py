@@ -7,7 +7,6 @@ first. The Space keeps its own copy until `settle`.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterable, Mapping
 
 from perdure.drive.journal import Journal
@@ -21,7 +20,6 @@ from perdure.space.space import Capture, OpResult, Read, Space
 
 RIDING_BYTES = 1 << 20
 BATCH_BYTES = 8 << 20
-PIN_TTL_S = 3600.0
 CHANGED_SHOWN = 1000
 SOMEWHERE = "."
 """Among the paths that a Space names where it does not know what the base held."""
@@ -114,7 +112,6 @@ class Site:
         riding: dict[Digest, bytes] = {}
         riding_bytes = batch_bytes = 0
         batch: list[tuple[Digest, bytes]] = []
-        pin = uuid.uuid4().hex
         async for digest, data in self.space.chunks(missing):
             if len(data) <= SMALL_CHUNK_BYTES and riding_bytes + len(data) <= RIDING_BYTES:
                 riding[digest] = data
@@ -123,16 +120,16 @@ class Site:
             batch.append((digest, data))
             batch_bytes += len(data)
             if batch_bytes >= BATCH_BYTES:
-                await blobs.put(batch, pin=pin, ttl_s=PIN_TTL_S)
+                await blobs.put(batch, pin=self._journal.commit_id)
                 batch, batch_bytes = [], 0
         if batch:
-            await blobs.put(batch, pin=pin, ttl_s=PIN_TTL_S)
+            await blobs.put(batch, pin=self._journal.commit_id)
         self._journal.name(set(chunks), riding)
 
     async def _refill(self, digests: Iterable[Digest]) -> None:
         """Chunks that were collected between their arrival and the commit that names them."""
         found = [pair async for pair in self.space.chunks(digests)]
-        await self._journal.store.blobs.put(found, pin=uuid.uuid4().hex, ttl_s=PIN_TTL_S)
+        await self._journal.store.blobs.put(found, pin=self._journal.commit_id)
 
     async def source(self, digests: Iterable[Digest]) -> Mapping[Digest, bytes]:
         """The log's chunks, for a restore."""

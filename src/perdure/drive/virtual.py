@@ -7,7 +7,6 @@ stored as a file of an image is: in chunks of at most 1 MiB, named by their file
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,7 +19,6 @@ from perdure.space.space import OpResult
 from perdure.state.state import State
 
 MAX_READ_BYTES = 50 * 1024
-PIN_TTL_S = 3600.0
 
 
 class Virtual:
@@ -71,7 +69,7 @@ class Virtual:
         """Store content of any length; the next commit names it."""
 
         async def put(chunks: list[tuple[str, bytes]]) -> None:
-            await self._store.blobs.put(chunks, pin=uuid.uuid4().hex, ttl_s=PIN_TTL_S)
+            await self._store.blobs.put(chunks, pin=journal.commit_id)
 
         digest, size_bytes, digests = await content.store(pieces, put)
         journal.name(digests, {})
