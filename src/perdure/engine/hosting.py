@@ -77,11 +77,12 @@ def _check_identity(root: Path, binding: Binding, workspace: Workspace) -> None:
             "or give the session up: `perdure abandon`"
         )
     try:
-        empty = not any(os.scandir(root))
+        with os.scandir(root) as entries:
+            empty = not any(entries)
     except OSError as error:
         raise UsageError(f"{root} can't be read by this user ({error.strerror}); mend that, then `perdure resume`") from error
     if empty and workspace.image is not None and workspace.image.tree != EMPTY_TREE:
         raise RootReplacedError(
-            f"{root} is empty, and the session's files are not; put them back or export them with `perdure diff`, "
-            "then `perdure resume`, or give the session up: `perdure abandon`"
+            f"{root} is empty, and by the session's log it is not; put the files back, then `perdure resume`, "
+            "or give the session up: `perdure abandon`"
         )
