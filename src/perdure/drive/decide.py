@@ -1,6 +1,6 @@
 """What becomes of a call that something cut off: one pure function over what is known.
 
-The table is the design's (docs/guarantees.md has it for readers). It reads what `call_started` recorded (class, policy, base image, exclude
+The table is the design's (docs/architecture.md has it for readers). It reads what `call_started` recorded (class, policy, base image, exclude
 rules), never today's configuration: an upgrade between crash and resume must not make a call more daring than it was.
 """
 
