@@ -198,6 +198,37 @@ def test_a_watcher_leaves_what_ended_in_order_alone(tmp_path: Path) -> None:
     play(story())
 
 
+def test_a_watcher_goes_on_with_what_a_driver_left_behind(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, turn("", bash(HELD)), "done") as s:
+            driving = asyncio.create_task(s.run(request_id="r"))
+            await s.file("begun")
+            driving.cancel()
+            await asyncio.gather(driving, return_exceptions=True)
+            (s.root / "go").touch()
+            await s.opened.watch(once=True)
+            assert (await s.session.wait("r", 1.0)).text == "done"
+            assert (s.root / "ends").read_text() == "end\n"
+
+    play(story())
+
+
+def test_a_watcher_leaves_a_session_that_waits_for_somebody_alone_until_something_comes_in(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, "done") as s:
+            away = s.root.rename(tmp_path / "away")
+            assert (await s.run(request_id="r")).waiting_for == "root_replaced"
+            epoch = (await s.session.row()).epoch
+            await s.opened.watch(once=True)
+            assert (await s.session.row()).epoch == epoch
+            away.rename(s.root)
+            await s.session.submit("look again", mode="note")
+            await s.opened.watch(once=True)
+            assert (await s.session.wait("r", 1.0)).text == "done"
+
+    play(story())
+
+
 # ---- many at once ----------------------------------------------------------------------------------------------------------
 
 
