@@ -135,6 +135,17 @@ def test_a_blank_reply_is_a_failure_that_may_pass(tmp_path: Path, blank: str) ->
     play(story())
 
 
+@pytest.mark.parametrize(("fields", "failure"), [({"overflow": True}, "overflow"), ({"refused": True}, "refused")])
+def test_a_request_that_is_too_long_or_refused_is_not_sent_again(tmp_path: Path, fields: dict[str, bool], failure: str) -> None:
+    async def story() -> None:
+        answer, failures, pauses_s = await fail(tmp_path, turn("never", **fields))
+        assert answer.outcome == "failed"
+        assert [f.failure for f in failures] == [failure]
+        assert pauses_s == []
+
+    play(story())
+
+
 def test_a_model_that_can_not_be_had_is_waited_for(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path, "never") as s:
