@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from perdure.record import records as r
 from perdure.record.parts import Usage as Tokens
-from perdure.state.calls import Calls
+from perdure.state.calls import Call, Calls
+
+SUPERVISORS_OWN = ("write", "edit")
 
 
 class Spent(Struct, frozen=True):
@@ -51,11 +53,8 @@ def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: str | None) -> 
                 return replace(usage, failing="", failures=0) if usage.failures else usage
             return _fail(usage, f"{signature(calls[id].tool, calls[id].args)}: {outcome}: {result.text[:500]}")
         case r.SpaceLost():
-            running = {
-                c.started.key: signature(c.tool, c.args)
-                for c in calls.values()
-                if c.started and c.started.ledgered and c.started.effect != "none" and c.started.key not in usage.lost
-            }
+            running = {c.started.key: signature(c.tool, c.args) for c in calls.values() if c.started and _may_kill(c)}
+            running = {key: name for key, name in running.items() if key not in usage.lost}
             losses = {**usage.losses, **{s: usage.losses.get(s, 0) + 1 for s in running.values()}}
             return replace(usage, losses=losses, lost=usage.lost | running.keys())
         case r.SubmissionSettled(submission=id):
@@ -63,6 +62,12 @@ def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: str | None) -> 
             return replace(usage, submissions=rest, losses={}, lost=frozenset(), failing="", failures=0)
         case _:
             return usage
+
+
+def _may_kill(call: Call) -> bool:
+    """A command can take the supervisor down. Its own tools can't, so what took it down in their middle was something else."""
+    started = call.started
+    return started is not None and started.ledgered and started.effect != "none" and call.tool not in SUPERVISORS_OWN
 
 
 def signature(tool: str, args: dict[str, object]) -> str:
