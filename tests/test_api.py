@@ -129,7 +129,7 @@ asyncio.run(main(sys.argv[1]))
 def test_another_process_sees_each_record_once_in_order_and_the_text_as_it_streams(tmp_path: Path) -> None:
     async def story() -> None:
         words = "".join(f"<{n}>" for n in range(60))
-        async with stage(tmp_path, turn("", bash("echo hi")), turn(words, chunks=60, delay_s=1.5)) as s:
+        async with stage(tmp_path, turn("", bash("echo hi")), turn(words, chunks=60, delay_s=3.0)) as s:
             command = [sys.executable, "-c", WATCHER, str(tmp_path / "home")]
             watcher = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=os.environ)
             await s.run()
@@ -187,13 +187,19 @@ def test_two_observers_of_one_process_both_see_everything(tmp_path: Path) -> Non
 
 
 def test_the_drivers_own_events_show_text_output_and_records(tmp_path: Path) -> None:
+    """The command ends only when its output was shown."""
+
     async def story() -> None:
-        async with stage(
-            tmp_path, turn("", bash("echo to the terminal; sleep 0.3")), turn("bye now", chunks=7, delay_s=0.5)
-        ) as s:
+        speak = bash("echo to the terminal; while [ ! -e shown ]; do sleep 0.02; done")
+        async with stage(tmp_path, turn("", speak), turn("bye now", chunks=7, delay_s=0.5)) as s:
             events: list[perdure.Event] = []
-            await s.run(emit=events.append)
-            assert b"to the terminal\n" in b"".join(e.data for e in events if isinstance(e, perdure.OutputShown))
+
+            def note(event: perdure.Event) -> None:
+                events.append(event)
+                if isinstance(event, perdure.OutputShown) and event.data == b"to the terminal\n":
+                    (s.root / "shown").touch()
+
+            await s.run(emit=note)
             assert "".join(e.text for e in events if isinstance(e, perdure.TextShown)) == "bye now"
             recorded = [e.stored.seq for e in events if isinstance(e, perdure.Recorded)]
             assert recorded == sorted(recorded)
