@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,11 +16,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perdure.engine import process
 from perdure.engine.lease import DriverLock, holder, lapse
 from perdure.engine.process import alive, identify, stopped, wait_death
 from perdure.record.errors import SessionBusyError
-from perdure.record.records import Owner
+from perdure.record.records import Init, Owner
+from perdure.space import death
 
 DRIVER = """
 import sys
@@ -56,9 +57,9 @@ class Driver:
 
 
 def owner_of(pid: int) -> Owner:
-    look = process._look(pid)
-    assert look is not None
-    return msgspec.structs.replace(identify(), pid=pid, start_time=look.start_time)
+    init = death.identify(pid)
+    assert init is not None
+    return msgspec.structs.replace(identify(), pid=pid, start_time=init.start_time)
 
 
 def descriptors() -> int:
@@ -172,6 +173,19 @@ def test_processes_of_an_earlier_boot_are_dead() -> None:
     assert alive(msgspec.structs.replace(identify(), boot_id="another")) is False
 
 
+def test_what_there_is_no_descriptor_left_to_look_with_is_not_dead() -> None:
+    me = identify()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        assert alive(me) is None
+        assert stopped(me) is None
+        assert alive(msgspec.structs.replace(me, pid=2**22 - 1)) is False
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert alive(me) is True
+
+
 def test_a_zombie_is_dead() -> None:
     with sleepers(1) as [child]:
         owner = owner_of(child.pid)
@@ -196,34 +210,34 @@ def test_a_stopped_process_is_alive_and_seen_as_stopped() -> None:
 def test_ps_says_the_same_as_proc() -> None:
     """The way of systems without /proc, tried on this one."""
     with sleepers(1) as [child]:
-        first, again = process._look_ps(child.pid), process._look_ps(child.pid)
+        first, again = death._look_ps(child.pid), death._look_ps(child.pid)
         assert first == again and first is not None
         assert first.state in "SR" and abs(first.start_time - time.time()) < 60
-    assert process._look_ps(child.pid) is None
+    assert death._look_ps(child.pid) is None
 
 
 def test_two_hundred_deaths_are_told_without_looking() -> None:
     async def watch(children: list[subprocess.Popen[bytes]]) -> float:
         owners = [owner_of(child.pid) for child in children]
         looks = 0
-        see = process._see
+        see = death._see
 
-        def counted(owner: Owner) -> object:
+        def counted(init: Init, boot_id: str) -> object:
             nonlocal looks
             looks += 1
-            return see(owner)
+            return see(init, boot_id)
 
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
             waits = [group.create_task(wait_death(owner)) for owner in owners]
             await asyncio.sleep(0)
-            process._see, looks = counted, 0  # type: ignore[assignment]
+            death._see, looks = counted, 0  # type: ignore[assignment]
             try:
                 killed_at = time.monotonic()
                 for child in children:
                     child.kill()
                 await asyncio.wait(waits)
             finally:
-                process._see = see
+                death._see = see
         assert looks == len(children), "one look at each, after its descriptor told"
         return time.monotonic() - killed_at
 

@@ -29,6 +29,8 @@ from perdure.record.records import Owner
 UNSEEN = 0
 """The holder lives in another PID namespace: it is alive, but has no number here."""
 
+LOOK_S = 2.0
+UNWATCHED_LOOK_S = 0.25
 Lapse = Literal["free", "dead", "stopped"]
 
 
@@ -88,7 +90,7 @@ async def lapse(path: Path, epoch: int, owner: Owner, *, stopped_s: float = 10.0
     """
     watchable = process.alive(owner) is not None
     death = asyncio.create_task(process.wait_death(owner)) if watchable else asyncio.create_task(asyncio.sleep(float("inf")))
-    look_s = min(2.0, stopped_s / 4) if watchable else process.POLL_S
+    look_s = min(LOOK_S, stopped_s / 4) if watchable else UNWATCHED_LOOK_S
     frozen_since: float | None = None
     try:
         while True:
