@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.spaced import files
+from perdure.spaced import files, steps
 from perdure.spaced.errors import FencedError, OpError
 from tests.spaced.world import World, never
 
@@ -185,6 +185,23 @@ def test_what_changed_since_it_was_read_is_not_overwritten(world: World) -> None
         assert "changed since it was last read; read it again" in refused(world, path="file", expect=seen, **op)
     (world.root / "file").unlink()
     assert "changed since" in refused(world, type="write", path="file", content="x", expect=seen)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_is_saved_while_a_write_is_under_way_is_not_overwritten(
+    world: World, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if there:
+        world.put("file", "before")
+
+    def person(step: str) -> None:
+        if step == "file written":
+            world.put("editor", "mine").rename(world.root / "file")
+
+    monkeypatch.setattr(steps, "_hook", person)
+    with pytest.raises(OpError, match="somebody else saved file"):
+        run(world, type="write", path="file", content="x")
+    assert {name: (world.root / name).read_text() for name in os.listdir(world.root)} == {"file": "mine"}
 
 
 def test_write_refuses_directories_and_special_files(world: World) -> None:

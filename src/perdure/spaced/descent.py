@@ -6,10 +6,12 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator
-from typing import Optional
+from typing import Optional, TypeVar
 
 from perdure.spaced.index import StatKey, stat_key
 from perdure.spaced.paths import DIRECTORY_FLAGS
+
+_T = TypeVar("_T")
 
 
 class Descent:
@@ -76,10 +78,10 @@ def writable(fd: int) -> Iterator[None]:
         os.fchmod(fd, mode)
 
 
-def changing(fd: int, change: Callable[[], None]) -> None:
+def changing(fd: int, change: Callable[[], _T]) -> _T:
     """Make a change in the directory `fd`, also where its mode forbids it to its owner."""
     try:
-        change()
+        return change()
     except PermissionError:
         with writable(fd):
-            change()
+            return change()

@@ -13,7 +13,9 @@ import os
 import stat
 from typing import Any, Callable, Optional
 
+from perdure.spaced import exchange
 from perdure.spaced.errors import FencedError, OpError
+from perdure.spaced.index import stat_key
 from perdure.spaced.paths import DIRECTORY_FLAGS, Place, path_text, resolve
 from perdure.spaced.steps import step
 from perdure.spaced.temporary import temporary_name
@@ -212,7 +214,8 @@ def _exchange(fd: int, name: str, data: bytes, status: Optional[os.stat_result],
             os.close(file)
         step("file written")
         _check(cancelled)
-        os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
+        if not exchange.put(fd, temporary, name, None if status is None else stat_key(status)):
+            raise OpError("somebody else saved %s at this very moment; read it again. Nothing was changed." % name)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary, dir_fd=fd)

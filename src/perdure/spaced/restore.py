@@ -1,6 +1,7 @@
 """Carry a plan out: make the approved paths as the image has them, touch nothing else.
 
-Every path is looked at again right before it is changed; one that is not as the plan saw it is somebody's and stays. The floor is asked before each
+Every path is looked at again right before it is changed, and a file once more when it is out of its place (`perdure.spaced.exchange`); one that is
+not as the plan saw it is somebody's and stays. The floor is asked before each
 change, so that a supervisor that was overtaken stops at once. Order: what must go, deepest first; directories, top down; files and links, each
 complete under a temporary name and then renamed; modes of directories, deepest first. Killed anywhere and planned again it goes on.
 """
@@ -11,9 +12,9 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
-from perdure.spaced import gitstate
+from perdure.spaced import exchange, gitstate
 from perdure.spaced.content import READ_FLAGS
 from perdure.spaced.descent import Descent, changing
 from perdure.spaced.errors import FencedError, ProtocolError
@@ -26,6 +27,8 @@ from perdure.spaced.target import BATCH_BYTES, Fetch, Source
 from perdure.spaced.temporary import temporary_name
 from perdure.spaced.tree import CHUNK, DIRECTORY, LINK, Entry, decode_payload
 from perdure.spaced.workspace import Workspace
+
+_T = TypeVar("_T")
 
 QUARANTINE = "quarantine"
 """In the state folder: what was too large to be salvaged, each file below a number under the path that it had."""
@@ -106,8 +109,12 @@ class _Work:
                 place = self._aside(item.path)
                 self._change(fd, "quarantine", lambda: os.rename(name, place, src_dir_fd=fd))
             else:
+                seen = item.key
+                assert seen is not None
                 with self._other_names(fd, name):
-                    self._change(fd, "unlink", lambda: os.unlink(name, dir_fd=fd))
+                    if not self._change(fd, "unlink", lambda: exchange.remove(fd, name, seen)):
+                        self.kept.add(item.path)
+                        return
         except OSError:
             self.kept.add(item.path)  # somebody put something into the directory
             return
@@ -204,9 +211,12 @@ class _Work:
         if item.aside and item.path not in self._cleared:
             place = self._aside(item.path)
             self._change(fd, "quarantine", lambda: os.rename(name, place, src_dir_fd=fd))
+        seen = None if item.aside or item.path in self._cleared else item.key
         with self._other_names(fd, name):
-            self._change(fd, "rename", lambda: os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd))
-        self.done.append(item.path)
+            if self._change(fd, "rename", lambda: exchange.put(fd, temporary, name, seen)):
+                self.done.append(item.path)
+            else:
+                self.kept.add(item.path)
 
     def _write_file(self, item: Item, directory: int, name: str, contents: dict[bytes, bytes]) -> None:
         want = _wanted(item)
@@ -280,12 +290,13 @@ class _Work:
         finally:
             os.close(fd)
 
-    def _change(self, fd: int, what: str, change: Callable[[], None]) -> None:
+    def _change(self, fd: int, what: str, change: Callable[[], _T]) -> _T:
         if self._cancelled():
             raise FencedError
         step("before " + what)
-        changing(fd, change)
+        changed = changing(fd, change)
         step("after " + what)
+        return changed
 
 
 def _wanted(item: Item) -> Entry:
