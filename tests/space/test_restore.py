@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.record.errors import StaleEpochError
+from perdure.record.errors import StaleEpochError, StoreFullError
 from perdure.record.records import Image, Window
 from perdure.space.client import HostSpace
 from perdure.space.space import Capture, Exec
@@ -115,5 +115,21 @@ def test_a_plan_changes_nothing(place: Place) -> None:
         before: dict[str, Any] = files(place)
         await space.plan(base, store.source, window)
         assert files(place) == before
+
+    asyncio.run(main())
+
+
+def test_a_log_that_fails_in_the_middle_of_a_plan_is_asked_again_and_nothing_is_mixed_up(place: Place) -> None:
+    async def main() -> None:
+        store = Store()
+        space, base, window = await _lost_call(place, store)
+
+        async def full(digests: Iterable[str]) -> Mapping[str, bytes]:
+            raise StoreFullError("no room")
+
+        with pytest.raises(StoreFullError):
+            await space.plan(base, full, window)
+        assert (await space.status({"l:c:1"}))["l:c:1"].cause == "fenced"
+        assert set((await space.plan(base, store.source, window)).take_back) == {"kept", "big", "stray"}
 
     asyncio.run(main())

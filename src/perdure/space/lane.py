@@ -27,12 +27,16 @@ Frame = tuple[dict[str, Any], bytes]
 
 
 class Lane:
-    """One connection. Every method raises SpaceGoneError when the supervisor is gone or has been silent for 10 s."""
+    """One connection. Every method raises SpaceGoneError when the supervisor is gone or has been silent for 10 s.
+
+    `answered`: the newest request has its answer, whatever that was, so that the lane may carry another one.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._ahead: asyncio.Task[Frame] | None = None
+        self.answered = False
 
     @classmethod
     async def open(cls, folder: Path, name: str) -> Lane:
@@ -60,17 +64,20 @@ class Lane:
         self, request: Mapping[str, Any], source: ChunkSource | None = None
     ) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
         """The frames of the answer; the last one has `ok`."""
+        self.answered = False
         await self._send(dict(request))
         while True:
             header, payload = await self._next()
             if "error" in header:
+                self.answered = header["error"] != "stale"  # with a stale one the supervisor hangs up
                 raise _error(header)
             if "need" in header:
                 assert source is not None
                 await self._serve(header["need"], source)
             elif "alive" not in header:
+                self.answered = "ok" in header
                 yield header, payload
-                if "ok" in header:
+                if self.answered:
                     return
 
     def close(self) -> None:
@@ -157,13 +164,11 @@ class Lanes:
             await self.greet(lane)
         try:
             yield lane
-        except (StoreFullError, UsageError, RootReplacedError):
-            self.keep(lane)
-            raise
-        except BaseException:
-            lane.close()
-            raise
-        self.keep(lane)
+        finally:
+            if lane.answered:
+                self.keep(lane)
+            else:
+                lane.close()
 
     def keep(self, lane: Lane) -> None:
         if len(self._idle) < IDLE_LANES:
