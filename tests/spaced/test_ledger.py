@@ -130,6 +130,21 @@ def test_a_rewritten_ledger_says_the_same(tmp_path: Path, monkeypatch: pytest.Mo
         assert {**vars(one), "position": 0, "reported": 0} == {**vars(other), "position": 0, "reported": 0}
 
 
+def test_a_ledger_that_finds_no_room_to_be_rewritten_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Ledger(str(tmp_path), 1)
+    ended(first, "k", text="x" * 500)
+    before = (tmp_path / "ledger").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "REWRITE_BYTES", 100)
+        patch.setattr(Ledger, "_append", lambda *_: _full())
+        second = Ledger(str(tmp_path), 2)
+    assert ((tmp_path / "ledger").read_bytes(), second.position) == (before, first.position)
+    ended(second, "l")
+    third = Ledger(str(tmp_path), 3)
+    assert [state(third, key) for key in ("k", "l")] == ["ended", "ended"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger", "stamp"]
+
+
 def test_an_orderly_end_is_told_to_the_next_life(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path), 4)
     ended(ledger, "k")

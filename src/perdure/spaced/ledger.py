@@ -222,16 +222,15 @@ class Ledger:
         return self.position
 
     def _load(self) -> None:
-        size = 0
         for line in self._lines():
             self.position = line["n"]
             self._apply(line)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._fd = os.open(self._path, flags, 0o600)
-        size = os.fstat(self._fd).st_size
-        if size > REWRITE_BYTES:
+        if os.fstat(self._fd).st_size > REWRITE_BYTES:
             self._rewrite(flags)
-        elif size and os.pread(self._fd, 1, size - 1) != b"\n":
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
             os.write(self._fd, b"\n")
 
     def _lines(self) -> Iterator[dict[str, Any]]:
@@ -274,10 +273,19 @@ class Ledger:
                 self._append({"lost": entry.key, "seen_ns": entry.seen_ns})
 
     def _rewrite(self, flags: int) -> None:
-        """The same entries in one line or two each, beside the old file, then in its place."""
-        os.close(self._fd)
+        """The same entries in one line or two each, beside the old file, then in its place. Without room for that the old file says it as well."""
+        old, position = self._fd, self.position
         beside = self._path + ".new"
         self._fd = os.open(beside, flags | os.O_TRUNC, 0o600)
+        try:
+            self._write_all()
+            os.rename(beside, self._path)
+        except OSError:
+            os.unlink(beside)
+            old, self._fd, self.position = self._fd, old, position
+        os.close(old)
+
+    def _write_all(self) -> None:
         for entry in self._entries.values():
             self._append(entry.begun())
             if entry.group:
@@ -288,4 +296,3 @@ class Ledger:
                 self._append({"lost": entry.key, "seen_ns": entry.seen_ns})
         self._append({"settled": [e.key for e in self._entries.values() if e.settled]})
         self._append({"closed": self.closed_by})
-        os.rename(beside, self._path)
