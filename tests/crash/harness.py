@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from itertools import zip_longest
 from pathlib import Path
@@ -26,7 +27,7 @@ from perdure.history.compare import compare
 from perdure.log.sqlite import SqliteStore
 from perdure.record import records as r
 from perdure.record.records import Stored
-from perdure.space import death
+from perdure.space import death, launch
 from perdure.spaced.tree import DIRECTORY
 from perdure.state.state import fold_all
 from perdure.state.threads import Answered, Entry, Returned, Said
@@ -193,6 +194,12 @@ class World:
         paths = sorted(self.root.rglob("*"))
         return {str(path.relative_to(self.root)): None if path.is_dir() else path.read_text() for path in paths}
 
+    def scanned(self) -> str:
+        """The digest of the workspace's tree, by a scan that takes no cache, as `perdure verify` does it."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            done = subprocess.run(launch.spaced_command("--scan", str(self.root), folder), capture_output=True, check=True)
+        return str(json.loads(done.stdout)["image"]["tree"])
+
     def counts(self) -> dict[str, list[str]]:
         """The keys that each counter outside was raised with."""
         return {path.name: path.read_text().split() for path in self.effects.iterdir()}
@@ -322,6 +329,7 @@ def check(world: World, expected: Log, *, kills: int, theirs: Files | None = Non
         assert len(set(counted)) <= 1, f"{id} was repeated with another key: {counted}"
     assert world.files() == {**story.after(outcomes), **(theirs or {})}, "the workspace is not the effect of the calls"
     assert log.files == world.files(), "the newest image is not the workspace"
+    assert log.image.tree == world.scanned(), "the newest image is not what a scan of every byte and mode finds"
     demanded = [e.call if isinstance(e, Returned) and e.call in cut_off else e for e in expected.transcript()]
     for got, wanted in zip_longest(log.transcript(notes=theirs is None)[: len(demanded)], demanded):
         assert got == wanted
