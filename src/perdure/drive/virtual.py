@@ -31,20 +31,20 @@ class Virtual:
     async def read(self, state: State, session: SessionId, args: dict[str, Any]) -> OpResult:
         scheme, _, rest = str(args["path"]).partition(":")
         try:
-            data = await (self._output(session, rest) if scheme == "output" else self._salvage(session, rest))
+            pieces = await (self._output(session, rest) if scheme == "output" else self._salvage(session, rest))
         except LookupError as error:
             return OpResult(False, str(error.args[0]))
-        return _lines(data, int(args.get("offset", 1)), int(args.get("limit", 2000)))
+        return await _lines(pieces, int(args.get("offset", 1)), int(args.get("limit", 2000)))
 
-    async def _output(self, session: SessionId, call: str) -> bytes:
+    async def _output(self, session: SessionId, call: str) -> AsyncIterator[bytes]:
         async for stored in self._store.read(session):
             body = stored.body
             if isinstance(body, r.CallFinished) and body.call == call:
                 blob = body.result.output or body.result.blob
-                return await self._content(blob) if blob else body.result.text.encode()
+                return self._content(blob) if blob else _whole(body.result.text.encode())
         raise LookupError(f"There is no output of a call '{call}'.")
 
-    async def _salvage(self, session: SessionId, rest: str) -> bytes:
+    async def _salvage(self, session: SessionId, rest: str) -> AsyncIterator[bytes]:
         id, _, path = rest.partition("/")
         async for stored in self._store.read(session):
             body = stored.body
@@ -52,11 +52,11 @@ class Virtual:
                 found = await image.read(body.salvage, path, self._store.blobs.get)
                 if found is None:
                     raise LookupError(f"Salvage {id} holds no file '{path}'.")
-                return found
+                return _whole(found)
         raise LookupError(f"There is no salvage '{id}'.")
 
-    async def _content(self, blob: Blob) -> bytes:
-        return await content.load(blob.digest, blob.size_bytes, self._store.blobs.get)
+    def _content(self, blob: Blob) -> AsyncIterator[bytes]:
+        return content.pieces(blob.digest, blob.size_bytes, self._store.blobs.get)
 
     def blob(self, journal: Journal, data: bytes, media_type: str) -> Blob:
         """Content of at most 64 KiB that rides in the next commit."""
@@ -76,11 +76,40 @@ class Virtual:
         return Blob(digest, size_bytes, media_type)
 
 
-def _lines(data: bytes, offset: int, limit: int) -> OpResult:
-    lines = data.decode("utf-8", "replace").splitlines(keepends=True)
-    chosen = "".join(lines[offset - 1 : offset - 1 + limit])
-    text = chosen.encode()[:MAX_READ_BYTES].decode("utf-8", "ignore")
-    shown = text.count("\n")
-    if len(text) < len(chosen) or offset - 1 + limit < len(lines):
-        text += f"\n[{len(lines)} lines in all; go on with offset {offset + max(shown, 1)}]"
-    return OpResult(True, text, truncated=False)
+async def _whole(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+async def _lines(pieces: AsyncIterator[bytes], offset: int, limit: int) -> OpResult:
+    page = _Page(offset, offset + limit - 1)
+    async for piece in pieces:
+        page.add(piece)
+    return OpResult(True, page.shown(), truncated=False)
+
+
+class _Page:
+    """Lines `first` to `last` of what is added, as far as they fit; the others, of which there may be a GiB, are only counted."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._first, self._last = first, last
+        self._chosen = bytearray()
+        self._number = 1
+        self._ended = True
+
+    def add(self, piece: bytes) -> None:
+        """The next piece, which begins in line `_number`."""
+        ends = piece.count(b"\n")
+        if self._first <= self._number + ends and self._number <= self._last and len(self._chosen) <= MAX_READ_BYTES:
+            begin, end = max(self._first - self._number, 0), self._last - self._number + 1
+            self._chosen += b"\n".join(piece.split(b"\n")[begin:end]) + (b"\n" if end <= ends else b"")
+        self._number += ends
+        self._ended = piece.endswith(b"\n")
+
+    def shown(self) -> str:
+        cut = len(self._chosen) > MAX_READ_BYTES
+        text = self._chosen[:MAX_READ_BYTES].decode("utf-8", "replace")
+        lines = self._number - self._ended
+        if cut or self._last < lines:
+            go_on = self._first + max(text.count("\n"), 1)
+            text = text.rstrip("\ufffd") + f"\n[{lines} lines in all; go on with offset {go_on}]"
+        return text

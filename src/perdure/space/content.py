@@ -5,7 +5,7 @@ So the whole output of a command and a file of the workspace are stored alike, a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from perdure.record.errors import CorruptLogError
 from perdure.record.parts import Digest
@@ -26,17 +26,33 @@ async def store(pieces: AsyncIterator[bytes], put: Put) -> tuple[Digest, int, se
 
 
 async def load(digest: Digest, size_bytes: int, source: ChunkSource) -> bytes:
-    """The content again. Raises CorruptLogError if a chunk of it is missing."""
+    """The content again, all of it. Raises CorruptLogError if a chunk of it is missing."""
+    return b"".join([piece async for piece in pieces(digest, size_bytes, source)])
+
+
+async def pieces(digest: Digest, size_bytes: int, source: ChunkSource) -> AsyncIterator[bytes]:
+    """The content in order, at most 1 MiB at a time. Raises CorruptLogError if a chunk of it is missing."""
     if size_bytes == 0:
-        return b""
+        return
     first = await _one(source, digest)
     if len(first) == size_bytes and first != tree.encode_file(size_bytes, ()):
-        return first  # whatever it begins with: only a hole's node can be as long as the hole
+        yield first  # whatever it begins with: only a hole's node can be as long as the hole
+        return
     size, rows = tree.decode_file(first)
-    content = bytearray(size)
+    at = 0
     for row in rows:
-        content[row.offset : row.offset + row.length] = await _one(source, row.digest.hex())
-    return bytes(content)
+        for hole_bytes in _holes(row.offset - at):
+            yield bytes(hole_bytes)
+        yield await _one(source, row.digest.hex())
+        at = row.offset + row.length
+    for hole_bytes in _holes(size - at):
+        yield bytes(hole_bytes)
+
+
+def _holes(size_bytes: int) -> Iterator[int]:
+    while size_bytes:
+        yield (part := min(size_bytes, tree.BLOCK_BYTES))
+        size_bytes -= part
 
 
 async def _one(source: ChunkSource, digest: Digest) -> bytes:
