@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -29,13 +30,16 @@ def test_the_first_ctrl_c_stops_the_command_and_the_session_waits_for_its_person
 
 
 def test_the_second_ctrl_c_leaves_as_a_crash_would(desk: Desk) -> None:
-    stubborn = bash("trap '' TERM; echo begun >> count; for i in $(seq 60); do sleep 0.1; done")
-    driver = desk.start("run", "x", "--session", "s", "--model", desk.script(turn("", stubborn), "Never."))
+    """The supervisor is frozen, so that the first Ctrl-C can't be over before the second comes."""
+    driver = desk.start("run", "x", "--session", "s", "--model", desk.script(turn("", SLOW), "Never."))
     until(lambda: begun(desk))
+    supervisor = next(record["init"]["pid"] for record in desk.log("s") if record["kind"] == "space_opened")
+    os.kill(supervisor, signal.SIGSTOP)
     driver.send_signal(signal.SIGINT)
     until(lambda: "abort_requested" in desk.kinds("s"))
     driver.send_signal(signal.SIGINT)
     assert finish(driver)[0] == 130
+    os.kill(supervisor, signal.SIGCONT)
     assert desk.json("ls", "--json")[0]["waiting_for"] == "needs_driver"
     assert desk.perdure("resume", "s").returncode == 1
     assert "submission_settled" in desk.kinds("s")
