@@ -13,6 +13,7 @@ import pytest
 import perdure
 from perdure.drive.asking import RETRY_CAP_S
 from perdure.record import records as r
+from perdure.record.errors import CorruptLogError
 from tests.model.chat_server import ChatServer, breaks, call, chat_server, end, says, status, text
 from tests.stage import bash, play, stage, turn, write_script
 
@@ -269,5 +270,17 @@ def test_streamed_text_is_forgotten_when_everything_is_answered(tmp_path: Path) 
         async with stage(tmp_path, turn("word by word", chunks=6, delay_s=0.6)) as s:
             await s.run()
             assert await s.home.live.read("s", "main", 1, 1) == []
+
+    play(story())
+
+
+def test_a_transcript_with_a_lost_chunk_is_never_sent_without_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, turn("", bash("head -c 20000 /dev/zero | tr '\\0' x | fold -w 100")), "done", "never") as s:
+            await s.run()
+            assert (await s.finished())["main.1.0"].result.blob is not None
+            await s.home.store._log.write(lambda connection: connection.execute("DELETE FROM chunk WHERE size > 16384"))
+            with pytest.raises(CorruptLogError, match=r"1 chunk.*perdure show"):
+                await s.run("go on")
 
     play(story())

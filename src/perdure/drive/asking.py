@@ -20,7 +20,7 @@ from perdure.program.context import Transcript
 from perdure.program.stopping import deadline_of
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
-from perdure.record.errors import UsageError
+from perdure.record.errors import CorruptLogError, UsageError
 from perdure.record.parts import Digest, ToolCall, Usage, text_of
 from perdure.record.records import Draft
 from perdure.spaced.steps import step
@@ -137,7 +137,13 @@ class Asking:
     async def _needed(self, transcript: Transcript) -> Mapping[Digest, bytes]:
         missing = transcript.blobs - self._blobs.keys()
         if missing:
-            self._blobs.update(await self._journal.store.blobs.get(missing))
+            found = await self._journal.store.blobs.get(missing)
+            if gone := sorted(missing - found.keys()):
+                raise CorruptLogError(
+                    f"{len(gone)} chunk(s) of the transcript are lost or damaged, the first is {gone[0]}: it can't be sent any more. "
+                    "The records can be read (`perdure show`); go on in a new session"
+                )
+            self._blobs.update(found)
         return self._blobs
 
     # ---- what it ended with ------------------------------------------------------------------------------------------------
