@@ -14,8 +14,7 @@ import pytest
 
 from perdure.spaced import grain, index, scan
 from perdure.spaced.errors import FencedError
-from perdure.spaced.index import Folder
-from perdure.spaced.scan import digests
+from perdure.spaced.index import Folder, digests
 from tests.spaced.world import World, never
 
 

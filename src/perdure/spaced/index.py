@@ -18,8 +18,8 @@ from operator import attrgetter
 from typing import Any, Optional
 
 from perdure.spaced.boot import boot_id
-from perdure.spaced.staging import Key
-from perdure.spaced.tree import Payload, Row
+from perdure.spaced.staging import Key, Signature
+from perdure.spaced.tree import DIRECTORY, Payload, Row, varint
 from perdure.spaced.trie import Trie
 
 StatKey = tuple[int, int, int, int, int]
@@ -55,6 +55,37 @@ class Folder:
     @property
     def mode(self) -> int:
         return self.key[MODE] & 0o7777
+
+
+def signatures(folder: Folder, path: str) -> Iterator[tuple[str, Signature]]:
+    """Every path of a folder, itself first, with what an image says of it."""
+    stack = [(path, folder)]
+    while stack:
+        at, folder = stack.pop()
+        yield at, folder_signature(folder)
+        for name in folder.held:
+            yield at + "/" + name, signature(folder, name)
+        stack += ((at + "/" + name, below) for name, below in folder.folders.items())
+
+
+def digests(top: Folder) -> set[bytes]:
+    """Of every chunk and file node below."""
+    out: set[bytes] = set()
+    stack = [top]
+    while stack:
+        folder = stack.pop()
+        out.update(payload[-32:] for payload in folder.held.values())
+        out.update(row.digest for rows in folder.rows.values() for row in rows)
+        stack += folder.folders.values()
+    return out
+
+
+def signature(folder: Folder, name: str) -> Signature:
+    return Signature(folder.held[name], folder.keys[name][MTIME])
+
+
+def folder_signature(folder: Folder) -> Signature:
+    return Signature(DIRECTORY + varint(folder.mode), None)
 
 
 class Index:

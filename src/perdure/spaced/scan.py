@@ -10,18 +10,30 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import AbstractSet, Optional, TypeVar
 
 from perdure.spaced.content import Content, NotHeld, Opaque, read_content
 from perdure.spaced.errors import FencedError
 from perdure.spaced.exclude import Rules
-from perdure.spaced.index import CTIME, INODE, MODE, MTIME, SIZE, Folder, StatKey, stat_key
+from perdure.spaced.index import (
+    CTIME,
+    INODE,
+    MODE,
+    MTIME,
+    SIZE,
+    Folder,
+    StatKey,
+    digests,
+    folder_signature,
+    signature,
+    signatures,
+    stat_key,
+)
 from perdure.spaced.paths import DIRECTORY_FLAGS
 from perdure.spaced.staging import Batch, Change, Signature
 from perdure.spaced.temporary import is_temporary
 from perdure.spaced.tree import (
-    DIRECTORY,
     LEAF_ENTRIES,
     ROWS,
     TIMES_LEAF,
@@ -33,7 +45,6 @@ from perdure.spaced.tree import (
     sha256,
     time_payload,
     times_directory_payload,
-    varint,
 )
 from perdure.spaced.trie import Trie
 
@@ -199,7 +210,7 @@ class Scan:
         if len(same) + sum(name in old.keys for name in frame.keys) < len(old.keys):
             for name in old.keys.keys() - set(same) - frame.keys.keys():
                 frame.gone.append(name)
-                self.found.note(frame.below(name), _signature(old, name), None)
+                self.found.note(frame.below(name), signature(old, name), None)
         for name in old.folders.keys() - set(frame.pending):
             self._forget(frame, name)
 
@@ -239,7 +250,7 @@ class Scan:
             return
         self._put(frame, name, content)
         after = Signature(content.payload, content.key[MTIME])
-        before = _signature(old, name) if name in old.held else None
+        before = signature(old, name) if name in old.held else None
         if before != after:
             self.found.note(path, before, after)
 
@@ -264,7 +275,7 @@ class Scan:
         if folder is old:
             return
         frame.folders[name] = folder
-        before, after = _folder_signature(old) if old else None, _folder_signature(folder)
+        before, after = folder_signature(old) if old else None, folder_signature(folder)
         if before != after:
             self.found.note(frame.below(name), before, after)
 
@@ -274,8 +285,8 @@ class Scan:
         if folder is None:
             return
         frame.gone_folders.append(name)
-        for path, signature in everything(folder, frame.below(name)):
-            self.found.note(path, signature, None)
+        for path, before in signatures(folder, frame.below(name)):
+            self.found.note(path, before, None)
 
     # ---- new folders -----------------------------------------------------------------------------------------------------
 
@@ -336,37 +347,6 @@ class Scan:
     def _emit(self, digest: bytes, node: bytes) -> None:
         if self._sink is not None:
             self._sink.add(digest, node)
-
-
-def everything(folder: Folder, path: str) -> Iterator[tuple[str, Signature]]:
-    """Every path of a folder, itself first, with what an image says of it."""
-    stack = [(path, folder)]
-    while stack:
-        at, folder = stack.pop()
-        yield at, _folder_signature(folder)
-        for name in folder.held:
-            yield at + "/" + name, _signature(folder, name)
-        stack += ((at + "/" + name, below) for name, below in folder.folders.items())
-
-
-def digests(top: Folder) -> set[bytes]:
-    """Of every chunk and file node below."""
-    out: set[bytes] = set()
-    stack = [top]
-    while stack:
-        folder = stack.pop()
-        out.update(payload[-32:] for payload in folder.held.values())
-        out.update(row.digest for rows in folder.rows.values() for row in rows)
-        stack += folder.folders.values()
-    return out
-
-
-def _signature(folder: Folder, name: str) -> Signature:
-    return Signature(folder.held[name], folder.keys[name][MTIME])
-
-
-def _folder_signature(folder: Folder) -> Signature:
-    return Signature(DIRECTORY + varint(folder.mode), None)
 
 
 def _tree_payload(folder: Folder, name: str) -> Payload:
