@@ -103,7 +103,8 @@ class Simulation:
         self.write(r.ModelResponded(turn.n, turn.attempts, (Text("words"), *calls), Usage(10, 5)), thread)
         for i, call in enumerate(calls):
             self.write(
-                r.CallProposed(f"{thread}.{turn.n}.{i}", call.tool, call.args, turn.n, i, call.id, submission=turn.submission), thread
+                r.CallProposed(f"{thread}.{turn.n}.{i}", call.tool, call.args, turn.n, i, call.id, submission=turn.submission),
+                thread,
             )
 
     def run_calls(self, ids: tuple[str, ...]) -> None:
