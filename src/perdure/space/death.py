@@ -123,8 +123,11 @@ def peer(connection: socket.socket) -> int:
 
 
 def lock_holder(path: Path) -> int | None:
-    """The pid that holds the flock of a file (Linux), as this namespace counts."""
-    found = path.stat()
+    """The pid that holds the flock of a file (Linux), as this namespace counts. None where nobody does, or there is no file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
     name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     for line in Path("/proc/locks").read_text().splitlines() if sys.platform == "linux" else ():
         fields = line.split()
