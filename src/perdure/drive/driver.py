@@ -89,6 +89,7 @@ class Driver:
         self._rounds = Rounds(self._journal, self._site, tools, place, emit=emit)
         self._asking = Asking(self._journal, live, tools, models, system=self._system, emit=emit)
         self._recovered = False
+        self._settled = False
         self._losses = 0
 
     @property
@@ -140,6 +141,7 @@ class Driver:
         action = self._program.next(View(view, None), self._clock())
         match action:
             case Append(drafts) | Settle(drafts):
+                self._settled = self._settled or isinstance(action, Settle)
                 self._journal.decide(*drafts)
             case Ask(thread) | Calls(thread) if not self._recovered:
                 await self._recover()
@@ -201,6 +203,8 @@ class Driver:
 
     async def _release(self, reason: str, detail: str = "") -> Progress:
         """Settle the workspace and give the grant back, unless something came in meanwhile."""
+        if not reason and self._settled_unseen():
+            await self._reach()
         if self._recovered and not reason:
             await self._audit()
         settled: Literal["settled", "failed"] = "failed" if self._journal.view.session.outcome == "failed" else "settled"
@@ -218,6 +222,18 @@ class Driver:
         step("release.after")
         await self._site.close()
         return Released(rest)
+
+    def _settled_unseen(self) -> bool:
+        """This driver settled what an earlier one had answered, and never looked at the workspace: it may have changed since."""
+        view = self._journal.view
+        return self._settled and not self._recovered and view.workspace.image is not None and not view.session.abandoned
+
+    async def _reach(self) -> None:
+        """Settled is settled: where the workspace can't be reached now, the next prompt will say so."""
+        try:
+            await self._recover()
+        except (Waits, RootReplacedError) as wait:
+            self._emit(Notice(str(wait)))
 
     async def _audit(self) -> None:
         """The workspace is the log's, and on the disk."""
