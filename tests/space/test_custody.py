@@ -10,9 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from perdure.record.errors import RootRefusedError, StaleEpochError, UsageError
+from perdure.record.errors import RootRefusedError, StaleEpochError, SurvivorsError, UsageError
 from perdure.record.records import Init
 from perdure.space import death, launch, supervisor
 from perdure.space.client import HostSpace
@@ -318,5 +319,26 @@ def test_a_command_that_kills_its_keeper_is_ended_all_the_same(place: Place) -> 
         assert status.result is not None
         assert "it killed its keeper" in status.result.text
         assert place.running("l:c:1") == []
+
+    asyncio.run(main())
+
+
+def test_a_supervisor_that_can_not_be_seen_from_here_is_not_followed_until_somebody_says_so(proven: Place) -> None:
+    """It lived in another PID namespace, such as a container's: a pid there says nothing here."""
+
+    async def main() -> None:
+        await proven.open(1)
+        proven.kill()
+        known = supervisor.recorded(proven.folder)
+        assert known is not None
+        there = Init(known.init.pid, known.init.start_time, known.init.namespace + 1)
+        (proven.folder / "init.json").write_bytes(
+            msgspec.json.encode(msgspec.structs.replace(known, init=there, dead_at_ns=None))
+        )
+        with pytest.raises(SurvivorsError, match="can't be seen"):
+            await proven.open(2)
+        with pytest.raises(SurvivorsError, match="can't be seen"):
+            await proven.open(2)
+        assert (await proven.open(2, accepted=True)).instance == known.instance + 1
 
     asyncio.run(main())

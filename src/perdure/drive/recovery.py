@@ -24,7 +24,7 @@ from perdure.drive.spaces import Opened
 from perdure.drive.waits import Waits
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
-from perdure.record.errors import UsageError
+from perdure.record.errors import SurvivorsError, UsageError
 from perdure.record.parts import printable
 from perdure.record.records import Draft, Image, Window
 from perdure.space import image
@@ -61,7 +61,9 @@ class Recovery:
         """After this the Space is this epoch's, each open call is adopted, undone or finished, and the workspace is the log's."""
         step("recover.begin")
         try:
-            opened = await self._site.open()
+            opened = await self._site.open(accepted=self._accepted("survivors"))
+        except SurvivorsError as error:
+            raise Waits("survivors", f"{error}; end them, or `perdure resume --accept`") from error
         except UsageError as error:
             raise Waits("space_unavailable", str(error)) from error
         self._record_opening(opened)

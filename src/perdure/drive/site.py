@@ -45,12 +45,17 @@ class Site:
     def is_open(self) -> bool:
         return self._space is not None
 
-    async def open(self) -> Opened:
-        """Reach the supervisor or start a new instance, under this driver's epoch. Commits nothing."""
+    async def open(self, *, accepted: bool) -> Opened:
+        """Reach the supervisor or start a new instance, under this driver's epoch. Commits nothing. As `Spaces.open`."""
         created = self._journal.state.session.created
         assert created is not None
         opened = await self._spaces.open(
-            self._journal.grant.session, self.binding, self._journal.grant.epoch, created, self._journal.state.workspace
+            self._journal.grant.session,
+            self.binding,
+            self._journal.grant.epoch,
+            created,
+            self._journal.state.workspace,
+            accepted=accepted,
         )
         self._space = opened.space
         return opened

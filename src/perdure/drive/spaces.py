@@ -34,7 +34,15 @@ class Spaces(Protocol):
         ...
 
     async def open(
-        self, session: SessionId, binding: Binding, epoch: int, created: SessionCreated, workspace: Workspace
+        self,
+        session: SessionId,
+        binding: Binding,
+        epoch: int,
+        created: SessionCreated,
+        workspace: Workspace,
+        *,
+        accepted: bool,
     ) -> Opened:
-        """Raises RootRefusedError or SpaceGoneError; `RootReplacedError` for a root that is not the one in the binding."""
+        """Raises RootRefusedError or SpaceGoneError; RootReplacedError for a root that is not the one in the binding; and, unless a person has
+        `accepted` that, SurvivorsError where a former supervisor can't be proven dead."""
         ...

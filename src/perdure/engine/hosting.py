@@ -33,13 +33,22 @@ class Hosting:
     def floor(self, session: str) -> int:
         return self._spaces.floor(session)
 
-    async def open(self, session: str, binding: Binding, epoch: int, created: SessionCreated, workspace: Workspace) -> Opened:
+    async def open(
+        self,
+        session: str,
+        binding: Binding,
+        epoch: int,
+        created: SessionCreated,
+        workspace: Workspace,
+        *,
+        accepted: bool = False,
+    ) -> Opened:
         root = Path(binding.directory)
         _check_identity(root, binding, workspace)
-        dead_at_ns = await self._end_unknown_life(session, workspace)
+        dead_at_ns = await self._end_unknown_life(session, workspace, accepted=accepted)
         dead_instance = workspace.space.instance if workspace.space else None
         custody = cast(Literal["auto", "pidns", "unproven"], created.custody)
-        found = await self._spaces.open(session, root=root, epoch=epoch, custody=custody, env=self.environ)
+        found = await self._spaces.open(session, root=root, epoch=epoch, custody=custody, env=self.environ, accepted=accepted)
         if found.previous is not None:
             dead_at_ns, dead_instance = found.previous.dead_at_ns, found.previous.instance
         return Opened(
@@ -52,15 +61,16 @@ class Hosting:
             mounts_left_out=found.mounts_left_out,
         )
 
-    async def _end_unknown_life(self, session: str, workspace: Workspace) -> int | None:
+    async def _end_unknown_life(self, session: str, workspace: Workspace, *, accepted: bool) -> int | None:
         """A supervisor that the log knows and whose state folder is gone can't be reached, so it must be dead before another begins."""
         known = workspace.space
         if known is None or (self._spaces.folder(session) / "init.json").exists():
             return None
         boot_id = known.incarnation.boot_id
-        if death.dead(known.init, boot_id) is not False:
-            return None
-        return await death.kill(known.init, boot_id)
+        gone = death.dead(known.init, boot_id)
+        if gone is None and not accepted:
+            raise death.unseen(known.init)
+        return await death.kill(known.init, boot_id) if gone is False else None
 
 
 def _check_identity(root: Path, binding: Binding, workspace: Workspace) -> None:

@@ -61,6 +61,10 @@ class SpaceGoneError(PerdureError):
     """The Space can't be reached or lost its memory; recovery decides, it is never a tool result."""
 
 
+class SurvivorsError(PerdureError):
+    """A former supervisor of the Space may still live, and from here nobody can prove otherwise."""
+
+
 class SessionBusyError(PerdureError):
     """A submission of mode `reject` met a busy session, or another living driver holds it."""
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from perdure.record.errors import SurvivorsError
 from perdure.record.records import Init
 from perdure.spaced import boot
 
@@ -109,6 +110,14 @@ async def kill(init: Init, boot_id: str) -> int:
         if fd is not None:
             os.close(fd)
     return await watch_death(init, boot_id)
+
+
+def unseen(init: Init) -> SurvivorsError:
+    """What to say of a supervisor whose death can't be known from here."""
+    return SurvivorsError(
+        f"the last supervisor (process {init.pid}, in another PID namespace or of another user) can't be seen from here: it and its commands "
+        "may still run"
+    )
 
 
 # ---- who it is -------------------------------------------------------------------------------------------------------------

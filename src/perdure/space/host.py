@@ -85,15 +85,18 @@ class HostSpaces:
         env: Mapping[str, str] | None = None,
         own_workspace: bool = False,
         exclude: Sequence[str] = (),
+        accepted: bool = False,
     ) -> Opened:
         """Reach the living supervisor, or start its next life. It is not fenced yet if it was reached.
 
-        Raises StaleEpochError below its floor, SpaceGoneError if no supervisor comes up, RootRefusedError if another session's supervisor needs the
+        `accepted` is a person's word that a last life which can't be seen from here is over; without it that is a SurvivorsError. Raises
+        StaleEpochError below its floor, SpaceGoneError if no supervisor comes up, RootRefusedError if another session's supervisor needs the
         root, UsageError if `pidns` can't be had.
         """
         folder = self.folder(session)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        opening = _Opening(folder, root, epoch, command_environment(os.environ if env is None else env), own_workspace)
+        environment = command_environment(os.environ if env is None else env)
+        opening = _Opening(folder, root, epoch, environment, own_workspace=own_workspace, accepted=accepted)
         arguments = ["--epoch", str(epoch), *(["--own"] if own_workspace else [])]
         arguments += ["--exclude", msgspec.json.encode(list(exclude)).decode()] if exclude else []
         arguments += ["--idle-s", str(self._idle_s)] if self._idle_s is not None else []
@@ -103,12 +106,15 @@ class HostSpaces:
 class _Opening:
     """One attempt to come to a supervisor."""
 
-    def __init__(self, folder: Path, root: Path, epoch: int, environment: Mapping[str, str], own_workspace: bool) -> None:
+    def __init__(
+        self, folder: Path, root: Path, epoch: int, environment: Mapping[str, str], *, own_workspace: bool, accepted: bool
+    ) -> None:
         self._folder = folder
         self._root = root
         self._epoch = epoch
         self._environment = dict(environment)
         self._own_workspace = own_workspace
+        self._accepted = accepted
         self._token = _token(folder)
 
     async def run(self, custody: Literal["pidns", "unproven"], arguments: Sequence[str]) -> Opened:
@@ -160,6 +166,8 @@ class _Opening:
         if gone is False:
             known = msgspec.structs.replace(known, dead_at_ns=await death.kill(known.init, known.boot_id))
             supervisor.record(self._folder, known)
+        elif gone is None and not self._accepted:
+            raise death.unseen(known.init)
         return Previous(known.instance, known.custody, gone is not None and known.custody == "pidns", known.dead_at_ns)
 
     async def _end_holder(self) -> bool:
