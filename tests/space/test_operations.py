@@ -55,6 +55,18 @@ def test_a_call_key_runs_once(place: Place) -> None:
     asyncio.run(main())
 
 
+def test_a_command_that_can_not_be_started_says_why(place: Place) -> None:
+    async def main() -> None:
+        space = await place.open(1)
+        for key, command, why in (("l:a:1", "echo \0", "null byte"), ("l:b:1", "x" * (1 << 20), "Argument list too long")):
+            status = await run(space, key, command)
+            assert status.result is not None
+            assert (status.cause, status.result.exit_code) == ("self", 127)
+            assert why in status.result.text
+
+    asyncio.run(main())
+
+
 def test_a_timeout_ends_a_tree_that_ignores_sigterm(place: Place) -> None:
     async def main() -> None:
         space = await place.open()

@@ -102,8 +102,8 @@ def _spawn(arguments: Sequence[str], environment: Mapping[str, str], output_fd: 
         return os.posix_spawn(
             arguments[0], list(arguments), dict(environment), file_actions=standard, setsid=True, setsigdef=_DEFAULT_SIGNALS
         )
-    except OSError as error:
-        os.write(output_fd, ("%s: %s\n" % (arguments[0], error.strerror)).encode())
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the command
+        os.write(output_fd, ("%s: %s\n" % (arguments[0], getattr(error, "strerror", error))).encode())
         _report(report, b"exit 127\n")
         os._exit(0)
 
