@@ -346,3 +346,26 @@ def test_ten_drivers_that_crash_without_progress_are_enough(tmp_path: Path) -> N
             assert not await s.bodies(r.ModelResponded)
 
     play(story())
+
+
+def test_a_recovery_that_crashes_each_time_is_given_up_with_its_call_unknown(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, turn("", bash("echo begun > begun; exec sleep 60")), "never asked") as s:
+            driving = asyncio.create_task(s.run("go", request_id="r"))
+            await s.file("begun")
+            driving.cancel()
+            await asyncio.gather(driving, return_exceptions=True)
+            (opened,) = await s.bodies(r.SpaceOpened)
+            os.kill(opened.init.pid, signal.SIGKILL)
+            for _ in range(10):
+                driver = await asyncio.create_subprocess_exec(
+                    sys.executable, "-c", CRASHER, str(tmp_path / "home"), env=os.environ
+                )
+                assert await driver.wait() == 9
+            answer = await s.run(request_id="r")
+            assert answer.outcome == "failed"
+            assert "drivers in a row crashed without progress" in answer.reason
+            (finished,) = await s.bodies(r.CallFinished)
+            assert finished.outcome == "unknown"
+
+    play(story())

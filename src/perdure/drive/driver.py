@@ -28,6 +28,7 @@ from perdure.model.stream import Model
 from perdure.program import context
 from perdure.program.conversation import Conversation
 from perdure.program.program import Append, Ask, Calls, Settle, View, Wait
+from perdure.program.stopping import given_up
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
 from perdure.record.errors import ConflictError, RootReplacedError, SpaceGoneError, StoreFullError
@@ -135,7 +136,7 @@ class Driver:
     async def _advance(self) -> Progress:
         view = self._journal.view
         begun = any(call.started for call in view.calls.values())
-        if begun and not self._recovered and not view.session.abandoned:
+        if begun and not self._recovered and not given_up(view):
             await self._recover()
             return Going()
         action = self._program.next(View(view, None), self._clock())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from perdure.program.program import Action, Append, Ask, Calls, Settle, View, Wait
-from perdure.program.stopping import Stop, deadline_of, stop_of
+from perdure.program.stopping import Stop, deadline_of, given_up, stop_of
 from perdure.record import records as r
 from perdure.record.records import Draft
 from perdure.state.calls import Call
@@ -34,8 +34,8 @@ class Conversation:
         return None
 
     def next(self, view: View[None], now: float) -> Action:
-        if view.state.session.abandoned and view.state.submissions:
-            return _abandon(view.state)
+        if stop := given_up(view.state):
+            return _give_up(view.state, stop)
         waits: list[Wait] = []
         for thread in view.state.threads.values():
             action = self._thread(view.state, thread, now)
@@ -159,16 +159,16 @@ def _turn(state: State, thread: Thread, submission: Submission) -> Draft:
     return Draft(r.TurnStarted(thread.turns + 1, submission.id, state.session.model), thread.name)
 
 
-def _abandon(state: State) -> Settle:
-    """A person gave the session up: everything ends as it is, nothing is looked at or taken back."""
+def _give_up(state: State, stop: Stop) -> Settle:
+    """Everything ends as it is; nothing is looked at or taken back."""
     drafts = []
     for call in state.calls.values():
-        text = "The session was given up while this call was open; its outcome is unknown."
+        text = f"This call was open when everything was given up ({stop.reason}); its outcome is unknown."
         outcome: r.Outcome = "unknown" if call.started else "aborted"
         drafts.append(Draft(r.CallFinished(call.id, outcome, r.Result(text)), call.thread, call.seq))
     for submission in state.submissions.values():
         thread = state.threads[submission.thread]
-        drafts.append(_settlement(thread, submission, "aborted", "the session was given up"))
+        drafts.append(_settlement(thread, submission, stop.outcome, stop.reason))
     return Settle(tuple(drafts))
 
 

@@ -31,11 +31,28 @@ class Stop(Struct, frozen=True):
     drafts: tuple[Draft, ...] = ()
 
 
+def given_up(state: State) -> Stop | None:
+    """Why everything that is open ends as it is, unrepaired: a person said so, or the repair itself is what keeps crashing."""
+    if not state.submissions:
+        return None
+    if state.session.abandoned:
+        return Stop("aborted", "the session was given up")
+    if any(call.started for call in state.calls.values()):
+        return _crashing(state)
+    return None
+
+
+def _crashing(state: State) -> Stop | None:
+    if state.session.crashes < MAX_CRASHES:
+        return None
+    return Stop("failed", f"{state.session.crashes} drivers in a row crashed without progress")
+
+
 def stop_of(state: State, submission: Submission, now: float) -> Stop | None:
     if submission.aborted is not None:
         return Stop("aborted", submission.aborted)
-    if state.session.crashes >= MAX_CRASHES:
-        return Stop("failed", f"{state.session.crashes} drivers in a row crashed without progress")
+    if crashing := _crashing(state):
+        return crashing
     lost = next((what for what, times in state.usage.losses.items() if times >= MAX_LOSSES), None)
     if lost:
         return Stop("failed", f"running this took its Space down twice: {lost[:200]}")

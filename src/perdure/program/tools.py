@@ -99,7 +99,9 @@ def from_function(
     has to find the function by its name.
     """
     name, module = function.__qualname__, function.__module__
-    if "." in name or name == "<lambda>" or module == "__main__":
+    if module == "__main__":
+        raise UsageError(f"{name} can't be a tool where it is: move it from the script that runs to a module that it imports")
+    if "." in name or name == "<lambda>":
         raise UsageError(f"{module}.{name} can't be a tool: define it at the top level of an importable module")
     hints = typing.get_type_hints(function)
     fields: list[Any] = []
