@@ -11,7 +11,7 @@ from perdure.drive.spaces import Opened
 from perdure.log.store import Binding
 from perdure.record.errors import RootReplacedError, UsageError
 from perdure.record.records import SessionCreated
-from perdure.space import death
+from perdure.space import death, supervisor
 from perdure.space.host import HostSpaces
 from perdure.spaced.tree import TREE_LEAF, encode_leaf, sha256
 from perdure.state.workspace import Workspace
@@ -64,7 +64,7 @@ class Hosting:
     async def _end_unknown_life(self, session: str, workspace: Workspace, *, accepted: bool) -> int | None:
         """A supervisor that the log knows and whose state folder is gone can't be reached, so it must be dead before another begins."""
         known = workspace.space
-        if known is None or (self._spaces.folder(session) / "init.json").exists():
+        if known is None or supervisor.recorded(self._spaces.folder(session)) is not None:
             return None
         boot_id = known.incarnation.boot_id
         gone = death.dead(known.init, boot_id)

@@ -1,6 +1,7 @@
 """What a home knows of a supervisor besides the supervisor itself: its own word, and what the kernel outside calls it.
 
 `identity.json` is written by the supervisor at the start of each life, `init.json` by whoever reached it, before the first operation is asked for.
+A file that can't be read, as a power cut may leave it, is one that is not there: the log knows the supervisor too.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ class Supervisor(Struct, frozen=True):
 def identity(folder: Path) -> dict[str, Any]:
     """The supervisor's own word; empty before its first life."""
     try:
-        return dict(msgspec.json.decode((folder / "identity.json").read_bytes()))
-    except FileNotFoundError:
+        return msgspec.json.decode((folder / "identity.json").read_bytes(), type=dict[str, Any])
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}
 
 
 def recorded(folder: Path) -> Supervisor | None:
     try:
         return msgspec.json.decode((folder / "init.json").read_bytes(), type=Supervisor)
-    except FileNotFoundError:
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

@@ -21,11 +21,11 @@ _FILE = "floor"
 
 
 def read_floor(folder: str) -> int:
-    """The floor as the file has it; 0 where there is none."""
+    """The floor as the file has it; 0 where there is none that can be read: the log has every epoch too."""
     try:
-        with open(os.path.join(folder, _FILE)) as file:
+        with open(os.path.join(folder, _FILE), "rb") as file:
             return int(file.read())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return 0
 
 

@@ -265,7 +265,7 @@ class Ledger:
 
     def _lose(self) -> None:
         """What an older life left open is lost; when it was last seen is taken from that life's stamp."""
-        fields = os.pread(self._stamp_fd, 64, 0).split()
+        fields = [field for field in os.pread(self._stamp_fd, 64, 0).split() if field.isdigit()]
         for entry in self._entries.values():
             stamped = len(fields) == 2 and int(fields[0]) == entry.instance
             if entry.cause is None and stamped and entry.seen_ns < int(fields[1]):
