@@ -18,7 +18,7 @@ from tests.crash.harness import Exit, Point, World
 pytestmark = pytest.mark.crash
 
 TEXT = "The first word, then another one; a third follows, and a fourth, until at last the whole answer has been said."
-PIECES = 4
+PIECES = 3
 PIECE_S = 0.12
 """Longer than text is held back before it is stored and shown, so that each piece is shown by itself."""
 

@@ -90,5 +90,5 @@ def test_a_recovery_killed_at_any_step_is_recovered(cut: Cut, shard: int, undist
         world.settle()
         check(world, undisturbed.log, kills=2)
 
-    points = asked_for() or recovery(cut, undisturbed, new_world)[:: 1 if ASKED else 5]
+    points = asked_for() or recovery(cut, undisturbed, new_world)[:: 1 if ASKED else 7]
     for_each(points[shard::2], survive, new_world, {})

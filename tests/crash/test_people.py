@@ -78,7 +78,7 @@ def test_what_a_person_does_at_any_time_stays(undisturbed: Undisturbed, shard: i
         assert people.paths(BEFORE) <= told and people.paths(LATER) <= told
         assert people.paths(BETWEEN) <= told | (of_unknown_calls(log) if kill.both else the_calls(log))
 
-    for_each(kills(undisturbed.steps, part=3)[shard::SHARDS], survive, her_world, undisturbed.steps)
+    for_each(kills(undisturbed.steps, part=6)[shard::SHARDS], survive, her_world, undisturbed.steps)
 
 
 def after_the_last_sign_of_life(world: World) -> None:
