@@ -85,6 +85,23 @@ def test_a_directory_that_somebody_holds_is_waited_for_by_name(tmp_path: Path) -
     play(story())
 
 
+def test_a_watcher_looks_again_whether_a_directory_is_still_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.drive.recovery.HELD_S", 0.2)
+
+    async def story() -> None:
+        async with stage(tmp_path, turn("", bash("echo one > one")), "done") as s:
+            held = os.open(s.root, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            await waits_for(s, "space_unavailable")
+            watching = asyncio.create_task(s.opened.watch())
+            os.close(held)
+            await s.file("one")
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    play(story())
+
+
 def test_a_directory_that_can_not_be_read_is_waited_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", path)

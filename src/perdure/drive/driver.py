@@ -103,7 +103,7 @@ class Driver:
             try:
                 return await self._advance()
             except Waits as wait:
-                return await self._release(wait.reason, wait.detail)
+                return await self._release(wait.reason, wait.detail, again_s=wait.again_s)
             except RootReplacedError as error:
                 return await self._release("root_replaced", str(error))
             except StoreFullError as error:
@@ -202,14 +202,15 @@ class Driver:
 
     # ---- letting go --------------------------------------------------------------------------------------------------------
 
-    async def _release(self, reason: str, detail: str = "") -> Progress:
+    async def _release(self, reason: str, detail: str = "", *, again_s: float | None = None) -> Progress:
         """Settle the workspace and give the grant back, unless something came in meanwhile."""
         if not reason and self._settled_unseen():
             await self._reach()
         if self._recovered and not reason:
             await self._audit()
         settled: Literal["settled", "failed"] = "failed" if self._journal.view.session.outcome == "failed" else "settled"
-        rest = Rest("waiting" if reason else settled, reason or None, busy=self._journal.view.busy, detail=detail)
+        due_at = None if again_s is None else self._clock() + again_s
+        rest = Rest("waiting" if reason else settled, reason or None, due_at=due_at, busy=self._journal.view.busy, detail=detail)
         self._journal.decide(Draft(r.EpochReleased(reason)))
         await self._journal.flush(rest)
         if not reason:

@@ -24,7 +24,7 @@ from perdure.drive.spaces import Opened
 from perdure.drive.waits import Waits
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
-from perdure.record.errors import SurvivorsError, UsageError
+from perdure.record.errors import RootRefusedError, SurvivorsError, UsageError
 from perdure.record.parts import printable
 from perdure.record.records import Draft, Image, Window
 from perdure.space import image
@@ -37,6 +37,9 @@ STAMP_SLACK_NS = 2_000_000_000
 """A running operation is stamped each second, so its end is known to two."""
 
 FIRST_IMAGE_TOLD_S = 2.0
+HELD_S = 60.0
+"""A supervisor with nothing to do leaves a directory within a minute."""
+
 SALVAGE_ID_CHARS = 12
 COMMANDS = ("bash",)
 
@@ -64,6 +67,8 @@ class Recovery:
             opened = await self._site.open(accepted=self._accepted("survivors"))
         except SurvivorsError as error:
             raise Waits("survivors", f"{error}; end them, or `perdure resume --accept`") from error
+        except RootRefusedError as error:
+            raise Waits("space_unavailable", str(error), again_s=HELD_S) from error
         except UsageError as error:
             raise Waits("space_unavailable", str(error)) from error
         self._record_opening(opened)
@@ -92,7 +97,7 @@ class Recovery:
         if before and (before.incarnation, before.instance) == (space.incarnation, space.instance):
             return
         if before and self._journal.view.workspace.lost is None:
-            reason = "another generation" if before.incarnation != space.incarnation else "its supervisor died"
+            reason = "another generation" if before.incarnation != space.incarnation else "its process ended"
             dead_at_ns = opened.dead_at_ns if opened.dead_instance == before.instance else None
             self._journal.fact(Draft(r.SpaceLost(before.incarnation, before.instance, reason, dead_at_ns)))
         body = r.SpaceOpened(
