@@ -35,6 +35,27 @@ def test_readers_that_are_gone_from_the_first_byte_stop_no_work(desk: Desk, opti
     assert (desk.project / "second").exists()
 
 
+def test_a_reader_that_does_not_read_holds_up_neither_work_nor_leaving(desk: Desk) -> None:
+    """A pager that nobody scrolls, a terminal that was stopped with Ctrl-S."""
+    reading, writing = os.pipe()
+    much = turn("word " * 60_000, bash("touch begun; while [ ! -e go ]; do sleep 0.05; done"))
+    driver = subprocess.Popen(
+        [*PERDURE, "run", "x", "--session", "s", "--model", desk.script(much, "Done.")],
+        cwd=desk.project,
+        env=desk.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=writing,
+    )
+    os.close(writing)
+    until(lambda: (desk.project / "begun").exists())
+    driver.send_signal(signal.SIGTERM)
+    assert driver.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    os.close(reading)
+    (desk.project / "go").touch()
+    resumed = desk.perdure("resume", "s")
+    assert (resumed.returncode, resumed.stdout.splitlines()[-1]) == (0, "· answered")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_output_on_a_full_disk_stops_no_work(desk: Desk) -> None:
     (desk.project / "go").touch()

@@ -22,6 +22,8 @@ from perdure.record.errors import PerdureError, UsageError
 from perdure.spaced import steps
 
 INTERRUPTED = 130
+SIGNALLED = 128
+"""Above it: left on a signal."""
 
 COMMANDS = {
     "run": Lazy("perdure.cli.run:run", "Give a session something to do, and drive it until that is done."),
@@ -69,6 +71,10 @@ def main() -> NoReturn:
         sys.stdout.flush()
     except BaseException as error:
         code = _told(error)
+        if code > SIGNALLED:
+            from perdure.cli.screen import leave
+
+            leave(code)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 import time
-from typing import Protocol, TextIO
+from typing import NoReturn, Protocol, TextIO
 
 from perdure.cli.paint import Out, Paint
 from perdure.cli.telling import Teller
@@ -22,20 +23,50 @@ from perdure.history.transcript import described
 from perdure.record import records as r
 from perdure.record.records import Stored
 
+OUTPUT = "perdure output"
+"""The name of threads that write; each ends when nothing waits to be written."""
+
+CATCH_UP_S = 0.3
+
 
 class Careful:
-    """A stream that nobody may read any more, or whose disk is full: what is driven goes on all the same, unseen."""
+    """A stream whose reader may be slow, frozen or gone, or whose disk is full: what is driven goes on all the same.
+
+    A thread writes, and the process does not end before it has, unless it was told to go: a pager that nobody scrolls holds up nothing else.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._lock = threading.Lock()
+        self._waiting: list[str] = []
+        self._writer: threading.Thread | None = None
 
     def isatty(self) -> bool:
         return self._stream.isatty()
 
     def flush(self) -> None:
-        pass
+        """Let a reader that does read catch up."""
+        if writer := self._writer:
+            writer.join(CATCH_UP_S)
 
     def write(self, text: str) -> int:
+        with self._lock:
+            self._waiting.append(text)
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write_all, name=OUTPUT)
+                self._writer.start()
+        return len(text)
+
+    def _write_all(self) -> None:
+        while True:
+            with self._lock:
+                text, self._waiting = "".join(self._waiting), []
+                if not text:
+                    self._writer = None
+                    return
+            self._write(text)
+
+    def _write(self, text: str) -> None:
         try:
             self._stream.write(text)
             self._stream.flush()  # progress is of no use later
@@ -43,7 +74,14 @@ class Careful:
             # What is left in the stream's buffer must go somewhere, or the interpreter fails at its end.
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
-        return len(text)
+
+
+def leave(code: int) -> NoReturn:
+    """End without waiting for readers any longer than it takes one that reads."""
+    for thread in threading.enumerate():
+        if thread.name == OUTPUT:
+            thread.join(CATCH_UP_S)
+    os._exit(code)
 
 
 _CLEAR = "\r\x1b[2K"
@@ -82,7 +120,7 @@ class Quiet:
         pass
 
     def close(self) -> None:
-        pass
+        self._errors.flush()
 
 
 class Plain(Quiet):
@@ -101,6 +139,10 @@ class Plain(Quiet):
                     self._out.write(f"{self._prefix}{self._paint.line(line)}\n")
             case _:
                 super().__call__(event)
+
+    def close(self) -> None:
+        super().close()
+        self._out.flush()
 
 
 class Terminal:
@@ -133,6 +175,7 @@ class Terminal:
     def close(self) -> None:
         self._running.clear()
         self._break()
+        self._out.flush()
 
     # ---- what happened -----------------------------------------------------------------------------------------------------
 
