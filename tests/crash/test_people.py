@@ -88,9 +88,9 @@ def after_the_last_sign_of_life(world: World, *, ledger_counts: bool = True) -> 
     """
     seen_ns = world.last_sign_of_life()
     if not ledger_counts:
-        seen_ns = max(seen_ns or 0, time.time_ns())
+        seen_ns = max(seen_ns or 0, coarse_ns())
     if seen_ns is not None:
-        wait_for(lambda: time.time_ns() > seen_ns + STAMP_SLACK_NS, "the end of the window")
+        wait_for(lambda: coarse_ns() > seen_ns + STAMP_SLACK_NS, "the end of the window")
 
 
 def test_work_that_fell_into_the_window_of_a_lost_call_is_salvaged(her_world: NewWorld, undisturbed: Undisturbed) -> None:
