@@ -179,8 +179,9 @@ class _Watch:
                 emit(Notice(f"waits for {released.rest.waiting_for}: {released.rest.detail}"))
         except (SessionBusyError, StaleEpochError) as error:
             emit(Notice(str(error)))
-        except PerdureError as error:
+        except Exception as error:  # a fault that meets one session must not end the others' watcher
             failures = self._failures[session] = self._failures.get(session, 0) + 1
             pause_s = min(FAILURE_CAP_S, 2.0**failures)
             self._not_before[session] = time.monotonic() + pause_s
-            emit(Notice(f"{error}; trying again in {pause_s:g} s"))
+            what = str(error) if isinstance(error, PerdureError) else f"unexpected {type(error).__name__}: {error}"
+            emit(Notice(f"{what}; trying again in {pause_s:g} s"))
