@@ -103,6 +103,21 @@ def test_a_call_without_an_end_is_told_last() -> None:
     assert texts(transcript(A_RUN[:6]))[-1] == "bash   make test  … not finished"
 
 
+def test_of_a_call_whose_end_nobody_saw_no_duration_is_told() -> None:
+    told = log(
+        bash("c", "x"),
+        r.Recovered("undo_interrupt", "lost", call="c", taken_back=("a",), taken_back_count=1, salvage="d" * 64),
+        r.CallFinished("c", "interrupted", r.Result(""), cause="lost"),
+        bash("d", "y"),
+        r.CallFinished("d", "aborted", r.Result(""), exit_code=-15, cause="abort", duration_s=2.0),
+    )
+    assert texts(transcript(told)) == [
+        "bash   x  was cut off and undone; it is not run again, and the model is told; taken back: a; salvage dddddddddddd",
+        "bash   x  interrupted",
+        "bash   y  aborted · 2.0 s",
+    ]
+
+
 def test_a_kept_partial_answer_is_shown_before_its_continuation() -> None:
     records = log(r.Recovered("continue", "cut", turn=1, partial="It was "), r.ModelResponded(1, 2, (Text("a typo."),)))
     assert [line.text for line in transcript(records) if line.style == "model"] == ["It was ", "a typo."]
@@ -143,7 +158,6 @@ def test_every_kind_of_record_can_be_told() -> None:
         "a note",
         "2 records",
         "[a.png, 5 bytes]",
-        "main.1.0",
         "abort of s: wrong",
     ):
         assert words in shown

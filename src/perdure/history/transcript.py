@@ -43,8 +43,12 @@ def described(call: r.CallProposed | None, *, limit: int = 100) -> str:
 
 
 def ended(body: r.CallFinished) -> str:
-    """How a call ended: `ok`, `exit 1`, `timeout`, `interrupted` …, and what it took."""
+    """How a call ended: `ok`, `exit 1`, `timeout`, `interrupted` …, and what it took, where somebody saw that."""
     words: list[str] = [body.outcome] if body.exit_code in (None, 0) or body.outcome != "ok" else []
+    if body.cause == "lost" and words:
+        return words[0]
+    if body.outcome == "aborted":
+        return f"aborted · {duration(body.duration_s)}"
     if body.exit_code:
         words.append(f"exit {body.exit_code}")
     if body.cause != "self":
@@ -61,7 +65,12 @@ def recovered(body: r.Recovered) -> str:
         said += f"; kept, since somebody else changed it: {listed(body.kept)}"
     if body.salvage:
         said += f"; salvage {body.salvage[:12]}"
-    return f"{said} ({shorten('; '.join(filter(None, (body.evidence, body.detail))), 200)})"
+    why = "; ".join(filter(None, ("" if body.evidence in _EVIDENT else body.evidence, body.detail)))
+    return f"{said} ({shorten(why, 200)})" if why else said
+
+
+_EVIDENT = {"ended", "running", "never_began", "lost"}
+"""Evidence that the decision's words already tell."""
 
 
 _DECISIONS: Mapping[str, str] = {
@@ -159,8 +168,6 @@ def _settled(body: r.SubmissionSettled) -> Said:
     style: Style = "session" if body.outcome in ("answered", "noted") else "failure"
     reason = f": {shorten(body.reason, 300)}" if body.reason else ""
     yield style, f"{body.outcome}{reason}"
-    if body.interrupted:
-        yield "failure", f"interrupted calls: {', '.join(body.interrupted)}"
 
 
 def _abort(body: r.AbortRequested) -> Said:
