@@ -134,7 +134,7 @@ def test_a_partial_of_another_answer_changes_nothing(script: Script) -> None:
 
 
 def test_a_script_that_is_over_says_so(script: Script) -> None:
-    with pytest.raises(Permanent, match=r"script\.json ends after 1 turn\(s\), and the session asks for turn 2"):
+    with pytest.raises(Permanent, match=r"script\.json ends after turn 1, and the session asks for turn 2"):
         ask(script({"text": "one"}), context(user("go"), responses=1))
 
 

@@ -87,10 +87,10 @@ async def _home(home: Opened) -> list[Finding]:
     path = home.home.path
     pragmas = await home.home.store.pragmas()
     said = ", ".join(f"{name} {value}" for name, value in pragmas.items())
-    sessions, free = await home.sessions(), shutil.disk_usage(path).free
+    count, free = len(await home.sessions()), shutil.disk_usage(path).free
     return [
         Finding("sqlite", f"{apsw.sqlite_lib_version()}: {said}"),
-        Finding("home", f"{path} ({kind_of(path)}), {len(sessions)} sessions, {free / 1e9:.1f} GB free"),
+        Finding("home", f"{path} ({kind_of(path)}), {count} session{'' if count == 1 else 's'}, {free / 1e9:.1f} GB free"),
     ]
 
 

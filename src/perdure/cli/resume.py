@@ -9,7 +9,7 @@ import click
 
 from perdure.api import Opened, Session
 from perdure.cli import driving
-from perdure.cli.opening import named, opened, session_argument
+from perdure.cli.opening import named, opened, session_argument, spelled
 from perdure.cli.screen import Careful, Plain, Screen
 from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.signals import attended
@@ -64,6 +64,7 @@ async def _one(name: str | None, directory: str | None, take: bool, answer: str 
             await session.answer(ANSWERS[answer], answer)
         elif status.status in ("settled", "failed"):
             print(f"session {session.id} is {status.status}; there is nothing to go on with", file=sys.stderr)
+            print(f"    {spelled('run', '--session', session.id)} PROMPT  tells it what to do next", file=sys.stderr)
             return 0
         screen = fitting_screen()
         await driving.recall(session, screen)

@@ -30,7 +30,9 @@ MODEL = "PERDURE_MODEL"
 @click.argument("prompt", required=False)
 @click.option("-C", "directory", metavar="DIR", help="The directory to work in; by default the current one.")
 @click.option("--session", metavar="ID", help="A name for the new session, or the session to go on with.")
-@click.option("--model", metavar="MODEL", help=f"scripted:FILE, openai:MODEL or PROVIDER:MODEL; by default ${MODEL}.")
+@click.option(
+    "--model", metavar="MODEL", help=f"anthropic:MODEL, openai:MODEL, PROVIDER:MODEL or scripted:FILE; by default ${MODEL}."
+)
 @click.option("--base-url", metavar="URL", help="A server that speaks OpenAI's chat completions, for openai:MODEL.")
 @click.option("--space", metavar="KIND", help="Where it works: host (in place).")
 @click.option(
@@ -131,7 +133,8 @@ async def _existing(session: Session, directory: str | None, settings: dict[str,
             f"session {session.id} works in {root}, not in {directory}; leave -C out, or start another session there"
         )
     if given := [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is not None]:
-        raise UsageError(f"session {session.id} exists: {', '.join(given)} can only be chosen for a new one")
+        what = ", ".join(given)
+        raise UsageError(f"session {session.id} exists: {what} can only be chosen for a new one; leave it out, or start one")
     return session
 
 

@@ -180,7 +180,7 @@ class _Demo:
         _check(tests.returncode == 0, f"the project's tests pass: {(tests.stderr.strip().splitlines() or ['no output'])[-1]}")
         if runs.exists():
             count = len(runs.read_text().splitlines())
-            _check(count == 1, f"the command that was cut off by kill 1 ran {count} time(s)")
+            _check(count == 1, f"the command that was running at the first kill ran {'once' if count == 1 else f'{count} times'}")
         return 0 if sums.settled and verified.returncode == 0 and tests.returncode == 0 else 1
 
     def _command(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -157,4 +157,5 @@ def _unusable(name: str, error: UserError) -> UsageError:
 
 def _package_missing(name: str, provider: str, error: ImportError) -> UsageError:
     package = f"perdure[{provider}]" if provider in ("openai", "anthropic") else f"pydantic-ai-slim[{provider}]"
-    return UsageError(f"{name} needs a package that is not installed ({error.name or error}): pip install '{package}'")
+    which = f" ({error.name})" if error.name else ""  # without a name it is pydantic-ai's own advice
+    return UsageError(f"{name} needs a package that is not installed{which}: pip install '{package}'")

@@ -116,7 +116,7 @@ class Scripted:
         """The script's turn for this request, and its number from 1."""
         if context.responses >= len(self._turns):
             raise Permanent(
-                f"the script {self._path} ends after {len(self._turns)} turn(s), and the session asks for turn {context.responses + 1}"
+                f"the script {self._path} ends after turn {len(self._turns)}, and the session asks for turn {context.responses + 1}"
             )
         return context.responses + 1, self._turns[context.responses]
 
