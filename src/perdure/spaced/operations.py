@@ -266,7 +266,9 @@ class Operations:
         """What fails here (a full disk) must not take the outcome with it: a driver that finds no capture asks for one."""
         try:
             return self.capture(base, cancelled)
-        except (OSError, ValueError) as error:
+        except FencedError:
+            raise
+        except Exception as error:
             traceback.print_exc()
             result["text"] = result.get("text", "") + "[the workspace could not be captured: %s]\n" % error
             return None
