@@ -62,6 +62,14 @@ def test_a_thawed_driver_starts_nothing(new_world: NewWorld, undisturbed: Undist
         world.close()
 
 
+def test_a_thawed_driver_runs_no_tool_outside_of_the_space(new_world: NewWorld, undisturbed: Undisturbed) -> None:
+    """The model has been told meanwhile that the outcome is unknown, and may have looked."""
+    world = new_world()
+    overtake(world, world.start(at=Point("driver", undisturbed.steps["driver"].index("op.before:charge") + 1, "stop")))
+    assert "charge" not in world.counts()
+    world.close()
+
+
 def overtake_a_frozen_driver(world: World, n: int) -> None:
     cut_off(world)
     overtake(world, world.start(at=Point("driver", n, "stop")))

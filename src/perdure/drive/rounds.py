@@ -229,6 +229,8 @@ class Rounds:
         if call.started.effect == "none":
             self._readers.add(tool.name)
         step(f"op.before:{call.tool}")
+        # No fence out there holds a driver that was frozen up to here and overtaken; the log's does.
+        await self._journal.store.renew(self._journal.grant)
         key = _repeatable_key(call.started)
         ended = await either(self._place.run(tool, call.args, key, timeout_s), self._watch(call))
         step(f"op.ended:{call.tool}")
