@@ -162,9 +162,6 @@ class Rounds:
             ended = await space.stop(key)
         step(f"op.ended:{call.tool}")
         result = ended.result or OpResult(False, "The Space has no result for this call.")
-        if ended.capture is None and call.started.base is not None:
-            # The Space had no room for it, or failed at it: a finish has an image all the same, or waits for one.
-            ended = replace(ended, capture=await space.capture(call.started.base))
         if ended.capture is not None:
             await self._site.take(ended.capture.chunks)
             self._site.settles(ended.capture.image)

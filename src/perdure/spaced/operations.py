@@ -266,9 +266,7 @@ class Operations:
         """What fails here (a full disk) must not take the outcome with it: a driver that finds no capture asks for one."""
         try:
             return self.capture(base, cancelled)
-        except FencedError:
-            raise
-        except Exception as error:
+        except (OSError, ValueError) as error:
             traceback.print_exc()
             result["text"] = result.get("text", "") + "[the workspace could not be captured: %s]\n" % error
             return None
