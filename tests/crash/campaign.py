@@ -37,10 +37,10 @@ class Kill(NamedTuple):
 
 
 def kills(steps: dict[str, list[str]], part: int = 1) -> list[Kill]:
-    """The ones that were asked for; of all of them, or of a selection, every `part`-th."""
+    """The ones that were asked for, or every `part`-th of a selection."""
     every = [Kill(role, n, both) for role, names in steps.items() for both in (False, True) for n in range(1, len(names) + 1)]
     if ASKED:
-        return asked_for() or every[::part]
+        return asked_for() or every
     return one_of_each(every, lambda kill: (kill.role, steps[kill.role][kill.n - 1]))[::part]
 
 

@@ -22,7 +22,7 @@ from tests.crash.story import Files
 
 pytestmark = [pytest.mark.crash, *([pytest.mark.slow] if ASKED else [])]
 
-SHARDS = 4
+SHARDS = 8
 BEFORE, BETWEEN, LATER = TIMES = ("before", "between", "later")
 """Before the crash; between crash and resume; between settlement and a reboot."""
 SECOND_TURN = 25
