@@ -9,10 +9,10 @@ import subprocess
 
 import pytest
 
-from perdure.cli.paint import Paint
 from perdure.cli.screen import Terminal
 from perdure.drive.events import Event, Notice, OutputShown, Recorded, TextShown
 from perdure.history.line import Line
+from perdure.history.paint import Paint
 from perdure.record import records as r
 from perdure.record.parts import Text
 from perdure.record.records import Body, Stored

@@ -9,10 +9,10 @@ import sys
 import click
 
 from perdure.cli.opening import DIRECTORY, named, opened
-from perdure.cli.paint import Paint
 from perdure.history.diff import Change, Diff, Limits, render
 from perdure.history.diff import diff as compare_images
 from perdure.history.line import Line, plain
+from perdure.history.paint import Paint
 from perdure.record import records as r
 from perdure.record.errors import UsageError
 from perdure.record.records import Image, Seq

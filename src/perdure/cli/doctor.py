@@ -18,10 +18,10 @@ from msgspec import Struct
 import perdure
 from perdure.api import Opened
 from perdure.cli.opening import opened
-from perdure.cli.paint import Paint
 from perdure.cli.telling import json_line
 from perdure.engine.places import check_root
 from perdure.history.line import Style, plain
+from perdure.history.paint import Paint
 from perdure.log.filesystem import kind_of
 from perdure.record.errors import UsageError
 from perdure.space.launch import bubblewrap, namespace_problem

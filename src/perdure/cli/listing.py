@@ -11,10 +11,10 @@ import click
 import msgspec
 
 from perdure.cli.opening import opened_store
-from perdure.cli.paint import Paint
 from perdure.cli.status import Status, status_of
 from perdure.engine.places import home_path
 from perdure.history.line import Style, plain
+from perdure.history.paint import Paint
 from perdure.log.store import LogStore, SessionRow
 
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from perdure.api import Session
 from perdure.cli.opening import named, opened, session_argument
-from perdure.cli.paint import Paint
 from perdure.cli.status import answers, status_of
 from perdure.cli.telling import JsonTeller, Records, Teller, json_line
 from perdure.drive.events import Recorded
 from perdure.history.line import Line, plain, shorten
+from perdure.history.paint import Paint
 from perdure.record import records as r
 from perdure.record.records import Seq, Stored
 from perdure.space import content

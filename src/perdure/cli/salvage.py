@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from perdure.api import Session
 from perdure.cli.opening import DIRECTORY, named, opened, session_argument, spelled
-from perdure.cli.paint import Paint
 from perdure.history.compare import compare
 from perdure.history.diff import render, told
 from perdure.history.line import listed, plain
+from perdure.history.paint import Paint
 from perdure.record import records as r
 from perdure.record.errors import UsageError
 from perdure.record.parts import Digest
@@ -166,11 +166,7 @@ async def _write(session: Session, path: Path, entry: Entry) -> None:
 async def _fill(session: Session, entry: Entry, fd: int) -> None:
     """The content, a chunk at a time; holes stay holes."""
     source = session.home.store.blobs.get
-    first = (await image.chunks([entry.digest], source))[entry.digest]
-    if entry.kind == tree.CHUNK:
-        os.pwrite(fd, first, 0)
-        return
-    size, rows = tree.decode_file(first)
+    size, rows = await image.layout(entry, source)
     for row in rows:
         os.pwrite(fd, (await image.chunks([row.digest], source))[row.digest], row.offset)
     os.ftruncate(fd, size)

@@ -15,10 +15,10 @@ import threading
 import time
 from typing import NoReturn, Protocol, TextIO
 
-from perdure.cli.paint import Out, Paint
 from perdure.cli.telling import Teller
 from perdure.drive.events import Event, Notice, OutputShown, Recorded, TextShown
 from perdure.history.line import Line, duration, plain, shorten
+from perdure.history.paint import Out, Paint
 from perdure.history.transcript import described
 from perdure.record import records as r
 from perdure.record.records import Stored

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from perdure.api import Session
-from perdure.cli.paint import Out
 from perdure.history.line import Line
+from perdure.history.paint import Out
 from perdure.history.transcript import transcript
 from perdure.record import records as r
 from perdure.record.records import Seq, Stored

@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from perdure.api import Session
 from perdure.cli.opening import named, opened, session_argument
-from perdure.cli.paint import Paint
 from perdure.cli.telling import json_line
 from perdure.history.compare import compare
 from perdure.history.line import plain
+from perdure.history.paint import Paint
 from perdure.record.errors import PerdureError, UsageError
 from perdure.record.parts import Digest, printable
 from perdure.record.records import Image

@@ -24,6 +24,7 @@ import click
 
 from perdure.engine.home import Home
 from perdure.history.line import Line
+from perdure.history.paint import Paint
 from perdure.history.timeline import Kill, tally, timeline
 from perdure.history.transcript import transcript
 from perdure.record import records as r
@@ -33,7 +34,6 @@ from perdure.record.records import Stored
 HERE = Path(__file__).parent
 SESSION = "demo"
 PROMPT = "A discount over several lines loses a cent. Find out why, mend it, and add tests and more cases."
-COLOURS = {"kill": "red", "recovery": "yellow", "failure": "red", "model": "cyan", "person": "green", "workspace": "magenta"}
 TOLD = ("kill", "recovery", "session", "failure")
 MID_COMMAND_S = 1.0
 MID_ANSWER_CHARS = 150
@@ -193,9 +193,7 @@ class _Demo:
 
 
 def _echo(line: Line) -> None:
-    click.secho(
-        line.text if line.text.startswith(" ") else f"  {line.text}", fg=COLOURS.get(line.style), dim=line.style == "output"
-    )
+    print("  " + Paint(sys.stdout).line(line), flush=True)
 
 
 def _check(right: bool, text: str) -> None:

@@ -97,7 +97,7 @@ class Recovery:
         if before and (before.incarnation, before.instance) == (space.incarnation, space.instance):
             return
         if before and self._journal.view.workspace.lost is None:
-            reason = "another generation" if before.incarnation != space.incarnation else "its process ended"
+            reason = _how_lost(before.incarnation, space.incarnation)
             dead_at_ns = opened.dead_at_ns if opened.dead_instance == before.instance else None
             self._journal.fact(Draft(r.SpaceLost(before.incarnation, before.instance, reason, dead_at_ns)))
         body = r.SpaceOpened(
@@ -351,6 +351,12 @@ def _recovered(call: Call, decision: str, evidence: str, window: Window | None, 
         kept=_shown(plan.kept),
         salvage=plan.salvage,
     )
+
+
+def _how_lost(before: r.Incarnation, now: r.Incarnation) -> str:
+    if before.boot_id != now.boot_id:
+        return "the machine was started anew"
+    return "its process ended" if before == now else "its memory of what it ran is gone"
 
 
 def _with_doubtful(plan: Plan) -> Plan:

@@ -107,7 +107,7 @@ def _said(body: r.Body, calls: Mapping[str, r.CallProposed], output_lines: int) 
 def _finished(body: r.CallFinished, call: r.CallProposed | None, output_lines: int) -> Said:
     well = body.outcome == "ok" and not body.exit_code
     yield "call" if well else "failure", f"{described(call)}  {ended(body)}"
-    if output_lines and (not well or (call and call.tool == "bash")):
+    if output_lines and (not well or (call and call.tool not in _SILENT)):
         lines = body.result.text.rstrip().splitlines()
         if len(lines) > output_lines:
             yield "output", f"… {len(lines) - output_lines:,} lines before"
@@ -120,6 +120,10 @@ def _finished(body: r.CallFinished, call: r.CallProposed | None, output_lines: i
         yield "output", f"left running: {shorten(process.command, 80)} (process {process.pid}{ports})"
     if body.opaque_changed:
         yield "failure", f"changed beyond undoing: {listed(body.opaque_changed)}"
+
+
+_SILENT = {"read", "write", "edit", "list", "search"}
+"""Tools whose arguments say what a person wants to know."""
 
 
 def _created(body: r.SessionCreated) -> Said:

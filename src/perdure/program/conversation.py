@@ -151,7 +151,7 @@ def _joining(state: State, thread: Thread) -> tuple[Draft, ...]:
     for s in _queue(state, thread):
         if s.mode in ("steer", "note"):
             drafts.append(Draft(r.SubmissionPlaced(s.id, s.mode), thread.name, s.seq))
-            drafts.append(_settlement(thread, s, "noted", f"joined {thread.active}" if s.mode == "steer" else ""))
+            drafts.append(_settlement(thread, s, "noted", "joined the work in progress" if s.mode == "steer" else ""))
     return tuple(drafts)
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-from perdure.record.errors import CorruptLogError
 from perdure.record.parts import Digest
+from perdure.space.image import chunks
 from perdure.space.space import ChunkSource
 from perdure.spaced import tree
 
@@ -26,15 +26,16 @@ async def store(pieces: AsyncIterator[bytes], put: Put) -> tuple[Digest, int, se
 
 
 async def load(digest: Digest, size_bytes: int, source: ChunkSource) -> bytes:
-    """The content again, all of it. Raises CorruptLogError if a chunk of it is missing."""
+    """The content again, all of it. Raises BlobGoneError if a chunk of it is missing."""
     return b"".join([piece async for piece in pieces(digest, size_bytes, source)])
 
 
 async def pieces(digest: Digest, size_bytes: int, source: ChunkSource) -> AsyncIterator[bytes]:
-    """The content in order, at most 1 MiB at a time. Raises CorruptLogError if a chunk of it is missing."""
+    """The content in order, at most 1 MiB at a time. Raises BlobGoneError if a chunk of it is missing."""
     if size_bytes == 0:
         return
-    first = await _one(source, digest)
+    named = bytes.fromhex(digest)
+    first = (await chunks([named], source))[named]
     if len(first) == size_bytes and first != tree.encode_file(size_bytes, ()):
         yield first  # whatever it begins with: only a hole's node can be as long as the hole
         return
@@ -43,7 +44,7 @@ async def pieces(digest: Digest, size_bytes: int, source: ChunkSource) -> AsyncI
     for row in rows:
         for hole_bytes in _holes(row.offset - at):
             yield bytes(hole_bytes)
-        yield await _one(source, row.digest.hex())
+        yield (await chunks([row.digest], source))[row.digest]
         at = row.offset + row.length
     for hole_bytes in _holes(size - at):
         yield bytes(hole_bytes)
@@ -53,13 +54,6 @@ def _holes(size_bytes: int) -> Iterator[int]:
     while size_bytes:
         yield (part := min(size_bytes, tree.BLOCK_BYTES))
         size_bytes -= part
-
-
-async def _one(source: ChunkSource, digest: Digest) -> bytes:
-    found = (await source([digest])).get(digest)
-    if found is None:
-        raise CorruptLogError(f"chunk {digest} is not in the store")
-    return found
 
 
 class _Writer:

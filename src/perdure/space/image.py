@@ -10,7 +10,19 @@ from collections.abc import AsyncIterator, Iterable
 from perdure.record.errors import BlobGoneError
 from perdure.record.parts import Digest
 from perdure.space.space import ChunkSource
-from perdure.spaced.tree import CHUNK, DIRECTORY, LINK, ROWS, Branch, Entry, Payload, decode_file, decode_node, decode_payload
+from perdure.spaced.tree import (
+    CHUNK,
+    DIRECTORY,
+    LINK,
+    ROWS,
+    Branch,
+    Entry,
+    Payload,
+    Row,
+    decode_file,
+    decode_node,
+    decode_payload,
+)
 
 _BATCH = 1000
 
@@ -83,15 +95,20 @@ async def content(entry: Entry, source: ChunkSource) -> bytes:
     """What a file holds, or where a symlink leads. Raises IsADirectoryError for a directory."""
     if entry.kind == LINK:
         return entry.target
-    if entry.kind == CHUNK:
-        return (await chunks([entry.digest], source))[entry.digest] if entry.size else b""
-    if entry.kind != ROWS:
-        raise IsADirectoryError("a directory has no content")
-    size, rows = decode_file((await chunks([entry.digest], source))[entry.digest])
+    size, rows = await layout(entry, source)
     whole = bytearray(size)
     for row in rows:
         whole[row.offset : row.offset + row.length] = (await chunks([row.digest], source))[row.digest]
     return bytes(whole)
+
+
+async def layout(entry: Entry, source: ChunkSource) -> tuple[int, tuple[Row, ...]]:
+    """A file's size and its chunks; what no row covers is a hole. Raises IsADirectoryError for a directory."""
+    if entry.kind == CHUNK:
+        return entry.size, (Row(0, entry.size, entry.digest),) if entry.size else ()
+    if entry.kind == ROWS:
+        return decode_file((await chunks([entry.digest], source))[entry.digest])
+    raise IsADirectoryError("a directory has no content")
 
 
 async def read(root: Digest, path: str, source: ChunkSource) -> bytes | None:
