@@ -1,6 +1,6 @@
-"""Where tools outside of the Space run: a process each, beside the driver, killed at its deadline.
+"""Where tools outside of the Space run: a process each, beside the driver, killed at its deadline and when the driver dies.
 
-It has no ledger: once begun, its outcome is known only to the driver that waits for it.
+It has no ledger: once begun, its outcome is known only to the driver that waits for it, so nothing of it acts on when that one is gone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,32 +45,46 @@ class Processes:
         assert tool.function is not None
         began = time.monotonic()
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # the workspace is where it works, not where it imports from
-            "-m",
-            "perdure.program.toolhost",
-            tool.function,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=self._directory,
-            env={**self._environment, "PERDURE_CALL_KEY": key, "PYTHONPATH": paths},
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(timeout_s):
-                out, err = await process.communicate(json.dumps(args).encode())
-        except TimeoutError:
-            text = f"Killed after {timeout_s:g} s; whether it took effect is unknown. Check before you try again."
-            return Ended(Status("ended", cause="timeout"), OpResult(False, text, duration_s=timeout_s), lost=True)
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+        with _life() as life:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # the workspace is where it works, not where it imports from
+                "-m",
+                "perdure.program.toolhost",
+                tool.function,
+                str(life),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=self._directory,
+                env={**self._environment, "PERDURE_CALL_KEY": key, "PYTHONPATH": paths},
+                start_new_session=True,
+                pass_fds=[life],
+            )
+            try:
+                async with asyncio.timeout(timeout_s):
+                    out, err = await process.communicate(json.dumps(args).encode())
+            except TimeoutError:
+                text = f"Killed after {timeout_s:g} s; whether it took effect is unknown. Check before you try again."
+                return Ended(Status("ended", cause="timeout"), OpResult(False, text, duration_s=timeout_s), lost=True)
+            finally:
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    await process.wait()
         duration_s = time.monotonic() - began
         if process.returncode != 0:
             text = err.decode(errors="replace").strip() or f"exit code {process.returncode}"
             result = OpResult(False, text, process.returncode, duration_s=duration_s)
             return Ended(Status("ended", cause="self"), result, lost=(process.returncode or 0) < 0)
         return Ended(Status("ended", cause="self"), OpResult(True, out.decode(errors="replace"), 0, duration_s=duration_s))
+
+
+@contextmanager
+def _life() -> Iterator[int]:
+    """The reading end of a pipe whose other end is this process's alone: it ends when this process does, however that comes."""
+    life, alive = os.pipe()
+    try:
+        yield life
+    finally:
+        os.close(life)
+        os.close(alive)

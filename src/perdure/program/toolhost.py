@@ -1,4 +1,6 @@
-"""Runs one call of a function tool: `python -m perdure.program.toolhost module:function`, arguments as JSON on standard input.
+"""Runs one call of a function tool: `python -m perdure.program.toolhost module:function LIFE`, arguments as JSON on standard input.
+
+LIFE is a descriptor that ends when the driver dies: then this process and all of its group are killed, and nobody is left to act unseen.
 
 The result goes to standard output, as it is if it is text, else as JSON. What the function itself prints goes to standard error, and so does
 its failure, in one line without a traceback: that line is what the model is told.
@@ -11,7 +13,9 @@ import importlib
 import inspect
 import json
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 import msgspec
@@ -19,7 +23,9 @@ import msgspec
 from perdure.program.tools import from_function
 
 
-def main(target: str, source: str) -> int:
+def main(target: str, life: int, source: str) -> int:
+    os.set_inheritable(life, False)
+    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
     answer = os.dup(1)
     os.dup2(2, 1)  # also for what the function's own children print
     try:
@@ -31,6 +37,11 @@ def main(target: str, source: str) -> int:
     with open(answer, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
     return 0
+
+
+def _end_with(life: int) -> None:
+    os.read(life, 1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _call(target: str, source: dict[str, Any]) -> Any:
@@ -46,4 +57,4 @@ async def _awaited(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1], sys.stdin.read()))
+    raise SystemExit(main(sys.argv[1], int(sys.argv[2]), sys.stdin.read()))
