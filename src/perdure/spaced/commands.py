@@ -11,7 +11,6 @@ from typing import Callable, Mapping, Sequence
 from perdure.spaced import processes
 from perdure.spaced.custody import Custody
 from perdure.spaced.errors import FencedError
-from perdure.spaced.keeper import keep
 from perdure.spaced.steps import step
 
 TICK_S = 0.25
@@ -48,13 +47,13 @@ class Command:
         self.pid = 0
         self.exit_code: int | None = None
         self.gone = False
+        self._again = False
         step("spawn")
         with custody.reaping:
             # Whoever kills everything passes through this lock after he has cancelled: nothing is started behind his back.
             if cancelled():
                 raise FencedError(key)
-            keeper, self._report = keep(arguments, environment, output_fd, custody.life)
-            custody.keepers[keeper] = key
+            self._keeper = custody.keep(key, arguments, environment, output_fd)
         while not self.pid and not self.gone:
             self._read()
         if self.pid:
@@ -110,26 +109,29 @@ class Command:
         step("killed")
 
     def close(self) -> None:
-        for fd in (self._report, self._wake, self._wake_end):
+        self._custody.release(self._keeper, again=self._again)
+        for fd in (self._wake, self._wake_end):
             os.close(fd)
 
     def _poll(self, timeout_s: float) -> None:
         poll = select.poll()
-        poll.register(self._report, select.POLLIN)
+        poll.register(self._keeper.channel, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         ready = [fd for fd, _ in poll.poll(max(timeout_s, 0) * 1000)]
         if self._wake in ready:
             os.read(self._wake, 64)
-        if self._report in ready:
+        if self._keeper.channel.fileno() in ready:
             self._read()
 
     def _read(self) -> None:
-        data = os.read(self._report, 4096)
+        data = self._keeper.receive()
         self.gone = not data
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            word, number = line.split()
+            word, _, number = line.partition(b" ")
             if word == b"pid":
                 self.pid = int(number)
-            else:
+            elif word == b"exit":
                 self.exit_code = int(number)
+            else:
+                self.gone = self._again = True

@@ -15,9 +15,10 @@ import os
 import signal
 import threading
 import time
+from typing import Mapping, Sequence
 
 from perdure.spaced import processes
-from perdure.spaced.keeper import subreaper
+from perdure.spaced.keeper import Keeper, subreaper
 from perdure.spaced.processes import Row
 from perdure.spaced.steps import step
 
@@ -26,6 +27,8 @@ GIVE_UP_S = 30.0
 
 
 class Custody:
+    """`keepers` has every keeper's pid with the key of the command that it keeps, empty while it waits for one."""
+
     def __init__(self) -> None:
         self.proven = os.getpid() == 1
         self.generation = ""
@@ -33,8 +36,40 @@ class Custody:
         self.life, self._alive = os.pipe()
         self.keepers: dict[int, str] = {}
         self.groups: dict[int, str] = {}
+        self._waiting: list[Keeper] = []
         if not self.proven:
             subreaper()
+
+    def prepare(self) -> None:
+        """Fork the first keeper while this process is still small: a fork holds on to the pages that it began with."""
+        with self.reaping:
+            self._waiting.append(self._fork())
+
+    def keep(self, key: str, arguments: Sequence[str], environment: Mapping[str, str], output_fd: int) -> Keeper:
+        """Have the program run by a keeper. To be called under `reaping`."""
+        while True:
+            keeper = self._waiting.pop() if self._waiting else self._fork()
+            try:
+                keeper.run(arguments, environment, output_fd)
+            except ConnectionError:  # it was killed while it waited
+                keeper.channel.close()
+                continue
+            self.keepers[keeper.pid] = key
+            return keeper
+
+    def release(self, keeper: Keeper, *, again: bool) -> None:
+        """Its command is over for the supervisor; `again`: so it is for the keeper."""
+        with self.reaping:
+            if again and not self._waiting and keeper.pid in self.keepers:
+                self.keepers[keeper.pid] = ""
+                self._waiting.append(keeper)
+                return
+        keeper.channel.close()
+
+    def _fork(self) -> Keeper:
+        keeper = Keeper(self.life)
+        self.keepers[keeper.pid] = ""
+        return keeper
 
     def reap(self) -> bool:
         """Bury every dead child, adopted orphans included. True when there is none left, dead or alive: on Linux then no descendant is either."""

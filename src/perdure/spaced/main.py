@@ -86,6 +86,7 @@ class Supervisor:
         custody.generation = self.identity["generation"]
         step("life begins")
         os.fchdir(self._root_fd)
+        custody.prepare()
         with open(os.path.join(self._folder, state.TOKEN_FILE)) as file:
             self._token = file.read().strip()
         ledger = Ledger(self._folder, self.identity["instance"])
