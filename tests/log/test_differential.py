@@ -11,7 +11,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.log.conformance import LARGE, OWNER, SMALL, Clock, digest, header, note
+from perdure.log.conformance import LARGE, OWNER, SMALL, Clock, digest, header, note, swept
+from perdure.log.conformance import live as live_chunks
 from perdure.log.memory import MemoryStore
 from perdure.log.sqlite import SqliteStore
 from perdure.log.store import Admission, Binding, Cut, Grant, Header, LogStore, Rest
@@ -36,6 +37,10 @@ REQUESTS = st.one_of(
     st.tuples(st.just("bind"), NAMES, ROOTS),
     st.tuples(st.just("put"), CHUNKS, FEW),
     st.tuples(st.just("sweep"), st.lists(CHUNKS, max_size=2)),
+    st.tuples(st.just("begin sweep"), st.none()),
+    st.tuples(st.just("end sweep"), FEW),
+    st.tuples(st.just("remove"), NAMES, FEW, SEQS),
+    st.tuples(st.just("purge"), st.none()),
     st.tuples(st.just("pass"), st.just(1000.0)),
     st.tuples(st.just("look"), NAMES, SEQS),
 )
@@ -67,7 +72,16 @@ async def ask(store: LogStore, clock: Clock, request: tuple[Any, ...]) -> Any:
         case "put", chunk, pin:
             return await store.blobs.put([(digest(chunk), chunk)], pin=f"c{pin}", ttl_s=1500)
         case "sweep", live:
-            return await store.blobs.sweep({digest(chunk) for chunk in live}, before=clock.now)
+            return (await swept(store, *live)).chunks
+        case "begin sweep", _:
+            return await store.blobs.begin_sweep()
+        case "end sweep", number:
+            return (await store.blobs.sweep(number, live_chunks())).chunks
+        case "remove", name, epoch, seen:
+            return await store.remove(Grant(name, epoch, OWNER), inbox_seen=seen)
+        case "purge", _:
+            await store.purge()
+            return None
         case "look", name, after:
             return [stored async for stored in store.read(name, after)], await store.row(name), await store.binding(name)
     raise AssertionError(request)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.log.conformance import OWNER, Clock, digest, header, note, notes, session
+from perdure.log.conformance import OWNER, Clock, digest, header, note, notes, session, swept
 from perdure.log.faults import Disk, Loss, Op, after_power_cut, read_trace
 from perdure.log.sqlite import SqliteStore
 from perdure.log.store import Admission, Rest
@@ -50,8 +50,7 @@ async def _live(home: Path, disk: Disk) -> None:
             disk.ack(f"{life}.request")
             loose = LARGE + b"loose"
             await store.blobs.put([(digest(loose), loose)], pin="x", ttl_s=0)
-            kept = {digest(LARGE + bytes([n])) for n in range(life + 1)}
-            assert await store.blobs.sweep(kept, before=CLOCK.now + 1) == 1
+            assert (await swept(store, *(LARGE + bytes([n]) for n in range(life + 1)))).chunks == 1
             await store.release(grant, inbox_seen=1000, rest=Rest())
 
 

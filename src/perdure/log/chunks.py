@@ -5,7 +5,7 @@ Two files, because a bulk of chunks in the log's own file stretches everybody's 
 whoever sweeps meanwhile:
 
     put     pin row (log.db) → bytes (chunks.db) → presence row (log.db); each durable before the next
-    commit  touches the presence row of every digest it newly names, or fails
+    commit  finds the presence row of every digest it newly names, or fails, and tells a running sweep (`perdure.log.naming`)
     sweep   presence row → bytes; the bytes only while holding chunks.db's write lock, after a look at log.db: a pin that was there
             spares them, a pin that comes later waits for the lock and writes the bytes again
 
@@ -17,14 +17,15 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 
 import apsw
 from msgspec import Struct
 
-from perdure.log import checks, sweep
+from perdure.log import checks, naming, sweep
 from perdure.log.database import Database
-from perdure.log.store import SMALL_CHUNK_BYTES
-from perdure.record.errors import BlobGoneError
+from perdure.log.store import SMALL_CHUNK_BYTES, Live, SweepNumber, Swept
+from perdure.record.errors import BlobGoneError, PerdureError
 from perdure.record.parts import Digest
 
 if sys.version_info >= (3, 14):
@@ -57,24 +58,9 @@ class Packed(Struct, frozen=True):
 
 def ride(connection: apsw.Connection, rows: list[Packed], at: float) -> None:
     connection.executemany(
-        "INSERT INTO chunk (digest, size, stored_at, codec, data) VALUES (?,?,?,?,?) ON CONFLICT (digest) DO UPDATE SET stored_at = ?",
-        [(row.digest, row.size_bytes, at, row.codec, row.data, at) for row in rows],
+        "INSERT INTO chunk (digest, size, stored_at, codec, data) VALUES (?,?,?,?,?) ON CONFLICT (digest) DO NOTHING",
+        [(row.digest, row.size_bytes, at, row.codec, row.data) for row in rows],
     )
-
-
-def touch(connection: apsw.Connection, names: Set[Digest], at: float) -> None:
-    """Every name is stored, and no sweep that began before now takes it. Raises BlobGoneError."""
-    gone = []
-    for name in names:
-        connection.execute("UPDATE chunk SET stored_at = max(stored_at, ?) WHERE digest = ?", (at, bytes.fromhex(name)))
-        if connection.changes() == 0:
-            gone.append(name)
-    if gone:
-        raise BlobGoneError(tuple(sorted(gone)))
-
-
-def unpin(connection: apsw.Connection, pin: str) -> None:
-    connection.execute("DELETE FROM pin WHERE name = ?", (pin,))
 
 
 # ---- the store ---------------------------------------------------------------------------------------------------------------
@@ -125,11 +111,41 @@ class SqliteBlobs:
         return found
 
     async def has(self, digests: Iterable[Digest]) -> set[Digest]:
-        wanted = list(digests)
-        return await self._log.read(lambda connection: _present(connection, wanted))
+        found: set[Digest] = set()
+        for batch in naming.batches(digests):
+            found |= await self._log.read(lambda connection: naming.present(connection, batch))  # noqa: B023
+        return found
 
-    async def sweep(self, live: Set[Digest], *, before: float) -> int:
-        return await sweep.sweep(self._log, self._bulk, live, before=before, clock=self._clock)
+    async def stored_bytes(self, digests: Iterable[Digest]) -> int:
+        total = 0
+        for batch in naming.batches(set(digests)):
+            for database in (self._log, self._bulk):
+                total += await database.read(lambda connection: naming.stored_bytes(connection, batch))  # noqa: B023
+        return total
+
+    async def affirm(self, names: Set[Digest]) -> SweepNumber | None:
+        """As `naming.touch`, before the commit and a few at a time: holds in it unless a newer sweep than this number began. None: too few."""
+        if not naming.many(names):
+            return None
+        first = (await self._log.read(naming.sweep)).n
+        for batch in naming.batches(names):
+            if (await self._log.read(naming.sweep)).running:
+                await self._log.write(lambda connection: naming.touch(connection, batch))  # noqa: B023
+            elif gone := set(batch) - await self.has(batch):
+                raise BlobGoneError(tuple(sorted(gone)))
+        return first
+
+    async def unpin(self, pin: str) -> None:
+        """The rest of what a commit let go of. What is missed expires."""
+        with suppress(PerdureError):
+            while await self._log.write(lambda connection: naming.unpin(connection, pin)):
+                pass
+
+    async def begin_sweep(self) -> SweepNumber:
+        return await self._log.write(lambda connection: naming.begin_sweep(connection, self._clock()))
+
+    async def sweep(self, number: SweepNumber, live: Live, *, dry_run: bool = False) -> Swept:
+        return await sweep.Sweeping(self._log, self._bulk, number, live, self._clock).run(dry_run=dry_run)
 
 
 def _batches(chunks: Iterable[tuple[Digest, bytes]]) -> Iterator[dict[Digest, bytes]]:
@@ -145,10 +161,6 @@ def _batches(chunks: Iterable[tuple[Digest, bytes]]) -> Iterator[dict[Digest, by
         size_bytes += len(data)
     if batch:
         yield batch
-
-
-def _present(connection: apsw.Connection, digests: Iterable[Digest]) -> set[Digest]:
-    return {d for d in digests if connection.execute("SELECT 1 FROM chunk WHERE digest = ?", (bytes.fromhex(d),)).fetchone()}
 
 
 def _begin(connection: apsw.Connection, rows: list[Packed], pin: str, now: float, until: float) -> list[Packed]:

@@ -14,11 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Set
 from typing import TypeVar
 
-from perdure.log.store import SMALL_CHUNK_BYTES, Admission, Binding, Cut, Due, Grant, Header, LogStore, Receipt, Rest
-from perdure.record.errors import BlobGoneError, ConflictError, RootRefusedError, SessionBusyError, StaleEpochError, UsageError
+from perdure.log.store import SMALL_CHUNK_BYTES, Admission, Binding, Cut, Due, Grant, Header, Live, LogStore, Receipt, Rest, Swept
+from perdure.record.errors import (
+    BlobGoneError,
+    ConflictError,
+    RootRefusedError,
+    SessionBusyError,
+    StaleEpochError,
+    StoreLockedError,
+    UsageError,
+)
 from perdure.record.parts import Digest
 from perdure.record.records import Draft, EpochRaised, NoteAdded, Owner, SessionCreated, Stored, ThreadOpened
 
@@ -380,32 +388,130 @@ async def a_commit_names_only_what_is_stored(store: LogStore, clock: Clock) -> N
     assert await store.blobs.get(names) == {digest(SMALL): SMALL, digest(LARGE): LARGE, digest(TEXT): TEXT}
 
 
+def live(*chunks: bytes) -> Live:
+    kept = {digest(chunk) for chunk in chunks}
+
+    async def among(digests: Collection[str]) -> Set[str]:
+        return kept & set(digests)
+
+    return among
+
+
+async def swept(store: LogStore, *chunks: bytes) -> Swept:
+    """What a sweep took for which only these are live."""
+    return await store.blobs.sweep(await store.blobs.begin_sweep(), live(*chunks))
+
+
 @check
-async def a_sweep_spares_what_is_live_pinned_or_new(store: LogStore, clock: Clock) -> None:
-    live, pinned, loose, small = LARGE, TEXT, LARGE[::-1], SMALL
-    start = clock.now
-    await store.blobs.put([(digest(each), each) for each in (live, loose, small)], pin="short", ttl_s=10)
+async def a_sweep_spares_what_is_live_or_pinned(store: LogStore, clock: Clock) -> None:
+    kept, pinned, loose, small = LARGE, TEXT, LARGE[::-1], SMALL
+    await store.blobs.put([(digest(each), each) for each in (kept, loose, small)], pin="short", ttl_s=10)
     await store.blobs.put([(digest(pinned), pinned)], pin="long", ttl_s=1000)
-    assert await store.blobs.sweep({digest(live)}, before=start + 1) == 0
+    assert await swept(store, kept) == Swept()
     clock.now += 20
-    assert await store.blobs.sweep({digest(live)}, before=start) == 0
-    assert await store.blobs.sweep({digest(live)}, before=start + 1) == 2
-    everything = [digest(each) for each in (live, pinned, loose, small)]
-    assert await store.blobs.has(everything) == {digest(live), digest(pinned)}
+    told = await store.blobs.sweep(0, live(kept), dry_run=True)
+    everything = [digest(each) for each in (kept, pinned, loose, small)]
+    assert await store.blobs.has(everything) == set(everything)
+    assert await swept(store, kept) == told
+    assert told.chunks == 2 and 0 < told.bytes <= len(loose) + len(small)
+    assert await store.blobs.has(everything) == {digest(kept), digest(pinned)}
     await store.blobs.put([(digest(loose), loose)], pin="again")
-    assert await store.blobs.get(everything) == {digest(live): live, digest(pinned): pinned, digest(loose): loose}
+    assert await store.blobs.get(everything) == {digest(kept): kept, digest(pinned): pinned, digest(loose): loose}
 
 
 @check
 async def a_sweep_that_began_before_a_commit_spares_what_it_named(store: LogStore, clock: Clock) -> None:
+    """Also where the clock was set back meanwhile."""
     grant = await session(store)
-    await store.blobs.put([(digest(LARGE), LARGE), (digest(TEXT), TEXT)], pin="c")
+    await store.blobs.put([(digest(LARGE), LARGE), (digest(TEXT), TEXT)], pin="c", ttl_s=5)
     clock.now += 10
-    began = clock.now
-    clock.now += 1
+    number = await store.blobs.begin_sweep()
+    clock.now -= 7200
+    await store.commit(grant, "c", [note("a")], names={digest(LARGE)}, blobs={digest(SMALL): SMALL})
+    clock.now += 7300
+    assert (await store.blobs.sweep(number, live())).chunks == 1
+    assert await store.blobs.has([digest(LARGE), digest(TEXT), digest(SMALL)]) == {digest(LARGE), digest(SMALL)}
+
+
+@check
+async def many_names_are_checked_as_a_few_are(store: LogStore, clock: Clock) -> None:
+    grant = await session(store)
+    data = {digest(chunk): chunk for chunk in (b"%d" % n for n in range(1300))}
+    await store.blobs.put(data.items(), pin="c")
+    absent = digest(b"absent")
+    gone = await refused(BlobGoneError, store.commit(grant, "c", [note("a")], names={*data, absent}))
+    assert isinstance(gone, BlobGoneError) and gone.digests == (absent,)
+    number = await store.blobs.begin_sweep()
+    await store.commit(grant, "c", [note("a")], names=set(data))
+    assert await store.blobs.sweep(number, live()) == Swept()
+    assert (await swept(store)).chunks == 1300, "the commit let go of its pins"
+
+
+@check
+async def of_two_sweeps_the_older_one_stops(store: LogStore, clock: Clock) -> None:
+    grant = await session(store)
+    await store.blobs.put([(digest(LARGE), LARGE), (digest(TEXT), TEXT)], pin="c", ttl_s=5)
+    older = await store.blobs.begin_sweep()
     await store.commit(grant, "c", [note("a")], names={digest(LARGE)})
-    assert await store.blobs.sweep(set(), before=began) == 1
+    newer = await store.blobs.begin_sweep()
+    clock.now += 10
+    await refused(StoreLockedError, store.blobs.sweep(older, live()))
+    assert (await store.blobs.sweep(newer, live(LARGE))).chunks == 1
     assert await store.blobs.has([digest(LARGE), digest(TEXT)]) == {digest(LARGE)}
+
+
+# ---- removal ---------------------------------------------------------------------------------------------------------------
+
+
+@check
+async def a_removed_session_is_gone_and_its_name_free(store: LogStore, clock: Clock) -> None:
+    grant, other = await session(store, "a"), await session(store, "b")
+    await store.bind(Binding("a", "/w", 1, 1))
+    await store.admit("a", Admission("r", note("work")))
+    await refused(ConflictError, store.remove(grant, inbox_seen=3))
+    await store.remove(grant, inbox_seen=4)
+    assert [row.session for row in await store.rows()] == ["b"]
+    assert [due.session for due in await store.due(clock.now)] == ["b"]
+    await refused(UsageError, store.row("a"))
+    await refused(UsageError, store.commit(grant, "late", [note("x")]))
+    await store.bind(Binding("b", "/w", 1, 1))
+    await store.purge()
+    assert await store.purge() == 0
+    new = await session(store, "a")
+    assert await notes(store, "a") == [] and await store.binding("a") is None
+    await store.commit(new, "c", [note("new")])
+    await store.commit(other, "c", [note("kept")])
+    assert (await notes(store, "a"), await notes(store, "b")) == (["new"], ["kept"])
+
+
+@check
+async def only_the_newest_driver_removes(store: LogStore, clock: Clock) -> None:
+    grant = await session(store)
+    await store.acquire("s", OTHER, expected=1)
+    await refused(StaleEpochError, store.remove(grant, inbox_seen=9))
+    assert [row.session for row in await store.rows()] == ["s"]
+
+
+@check
+async def a_fork_outlives_its_parent(store: LogStore, clock: Clock) -> None:
+    grant = await session(store, "a")
+    await store.commit(grant, "c1", [note("1"), note("2"), note("3")])
+    await store.create(Header("b", "log-b", (note("b"),)), parent=Cut("a", 5))
+    await store.create(Header("c", "log-c", (note("c"),)), parent=Cut("b", 6))
+    await store.remove(grant, inbox_seen=9)
+    await store.purge()
+    await session(store, "a")
+    assert (await store.row("b")).parent == Cut("a", 5)
+    assert await notes(store, "b") == ["1", "2", "b"]
+    middle, _ = await store.acquire("b", OWNER, expected=0)
+    await store.remove(middle, inbox_seen=9)
+    await store.purge()
+    assert await notes(store, "c") == ["1", "2", "b", "c"]
+    last, _ = await store.acquire("c", OWNER, expected=0)
+    await store.remove(last, inbox_seen=9)
+    await store.purge()
+    assert [row.session for row in await store.rows()] == ["a"]
+    assert await notes(store, "a") == []
 
 
 # ---- roots -----------------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def private_uri(path: Path) -> str:
 
 def _prepare(connection: apsw.Connection, wanted: Pragmas) -> None:
     connection.pragma("page_size", wanted.page_bytes)
-    if wanted.incremental_vacuum:
+    if wanted.incremental_vacuum and connection.pragma("auto_vacuum") != 2:  # said again it would be written again
         connection.pragma("auto_vacuum", 2)
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", wanted.synchronous)

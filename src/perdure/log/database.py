@@ -138,6 +138,10 @@ class Database:
         finally:
             self._changed.set()
 
+    async def write_back(self) -> None:
+        """Empty the WAL into the file, which shrinks to what it holds. Somebody who reads or writes meanwhile is not waited for."""
+        await self.read(self._empty_wal)
+
     def read_from_thread(self, work: Work[T]) -> T:
         """`read` for another file's thread."""
         return self._worker.call(lambda: self._guarded(work))
@@ -250,6 +254,14 @@ class Database:
             self._checkpoint(self._connection, apsw.SQLITE_CHECKPOINT_PASSIVE)
             if size_bytes > WAL_LIMIT_BYTES:
                 end_stopped_holder(self._shm, READERS)
+
+    def _empty_wal(self, connection: apsw.Connection) -> None:
+        connection.set_busy_timeout(0)
+        try:
+            self._checkpoint(connection, apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
+            if self._connection is connection:
+                connection.set_busy_timeout(int(self._busy_s * 1000))
 
     def _checkpoint(self, connection: apsw.Connection, mode: int) -> None:
         """Without room, or while others hold it, the WAL keeps everything and the next commit comes here again."""

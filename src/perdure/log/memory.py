@@ -9,9 +9,25 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from perdure.log import checks
-from perdure.log.store import Admission, Binding, CommitId, Committed, Cut, Due, Grant, Header, Mark, Receipt, Rest, SessionRow
+from perdure.log.store import (
+    Admission,
+    Binding,
+    CommitId,
+    Committed,
+    Cut,
+    Due,
+    Grant,
+    Header,
+    Live,
+    Mark,
+    Receipt,
+    Rest,
+    SessionRow,
+    SweepNumber,
+    Swept,
+)
 from perdure.record import codec
-from perdure.record.errors import BlobGoneError
+from perdure.record.errors import BlobGoneError, StoreLockedError
 from perdure.record.parts import Digest
 from perdure.record.records import Draft, EpochRaised, Owner, Seq, Stored
 
@@ -19,9 +35,10 @@ from perdure.record.records import Draft, EpochRaised, Owner, Seq, Stored
 class _Session:
     """A session's row, and its own records as bytes: what can't be encoded fails here as it does on a disk."""
 
-    def __init__(self, row: SessionRow, cut: Seq) -> None:
+    def __init__(self, row: SessionRow, parent: _Session | None) -> None:
         self.row = row
-        self.cut = cut
+        self.parent = parent
+        self.cut = row.parent.seq if row.parent else 0
         self.records: list[tuple[Stored, bytes]] = []
         self.commits: dict[CommitId, Committed] = {}
         self.requests: dict[str, tuple[bytes, Receipt]] = {}
@@ -54,11 +71,12 @@ class MemoryStore:
         checks.new_session(header.session, taken=header.session in self._sessions)
         if binding is not None:
             self._root_free(binding)
-        if parent is not None:
-            checks.prefix(parent, last_seq=self._session(parent.session).row.last_seq)
+        above = None if parent is None else self._session(parent.session)
+        if parent is not None and above is not None:
+            checks.prefix(parent, last_seq=above.row.last_seq)
         at, cut = self._clock(), 0 if parent is None else parent.seq
         row = SessionRow(header.session, header.log_id, 0, cut, 0, at, at, rest, None, False, parent)
-        session = self._sessions[header.session] = _Session(row, cut)
+        session = self._sessions[header.session] = _Session(row, above)
         session.append(header.drafts, at=at, epoch=0, commit="create")
         session.binding = binding
         self._tell()
@@ -108,8 +126,8 @@ class MemoryStore:
         for draft in drafts:
             codec.encode(draft.body)
         at, first = self._clock(), it.row.last_seq + 1
-        self.blobs.name(names - blobs.keys(), at)
-        self.blobs.ride(blobs, at)
+        self.blobs.name(names - blobs.keys())
+        self.blobs.ride(blobs)
         self.blobs.unpin(id)
         it.append(drafts, at=at, epoch=grant.epoch, commit=id)
         if rest is not None:
@@ -148,6 +166,15 @@ class MemoryStore:
         for stored, body in self._prefix(self._session(session)):
             if stored.seq > after:
                 yield msgspec.structs.replace(stored, body=codec.decode(body, seq=stored.seq, v=stored.v))
+
+    async def remove(self, grant: Grant, *, inbox_seen: Seq) -> None:
+        it = self._fence(grant)
+        checks.inbox(grant.session, seen=inbox_seen, inbox_seq=it.row.inbox_seq)
+        del self._sessions[grant.session]
+        self._tell()
+
+    async def purge(self) -> int:
+        return 0  # what no fork begins with is gone with its last reader
 
     async def row(self, session: str) -> SessionRow:
         return self._session(session).row
@@ -200,8 +227,7 @@ class MemoryStore:
         return it
 
     def _prefix(self, it: _Session) -> list[tuple[Stored, bytes]]:
-        parent = it.row.parent
-        above = [] if parent is None else self._prefix(self._session(parent.session))
+        above = [] if it.parent is None else self._prefix(it.parent)
         return above[: it.cut] + it.records
 
     def _root_free(self, binding: Binding) -> None:
@@ -219,15 +245,17 @@ class MemoryBlobs:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._chunks: dict[Digest, tuple[bytes, float]] = {}
+        self._chunks: dict[Digest, tuple[bytes, SweepNumber]] = {}
+        """Bytes, and the newest sweep that had begun when they were stored or last named."""
         self._pins: dict[tuple[str, Digest], float] = {}
+        self._sweep: SweepNumber = 0
 
     async def put(self, chunks: Iterable[tuple[Digest, bytes]], *, pin: str, ttl_s: float = 3600.0) -> None:
         now = self._clock()
         for digest, data in chunks:
             checks.chunk(digest, data)
             self._pins[pin, digest] = now + ttl_s
-            self._chunks.setdefault(digest, (data, now))
+            self._chunks.setdefault(digest, (data, self._sweep))
 
     async def get(self, digests: Iterable[Digest]) -> dict[Digest, bytes]:
         return {digest: self._chunks[digest][0] for digest in digests if digest in self._chunks}
@@ -235,22 +263,33 @@ class MemoryBlobs:
     async def has(self, digests: Iterable[Digest]) -> set[Digest]:
         return {digest for digest in digests if digest in self._chunks}
 
-    async def sweep(self, live: Set[Digest], *, before: float) -> int:
-        now = self._clock()
-        pinned = {digest for (_, digest), until in self._pins.items() if until > now}
-        gone = [d for d, (_, at) in self._chunks.items() if d not in live and d not in pinned and at < before]
-        for digest in gone:
-            del self._chunks[digest]
-        self._pins = {key: until for key, until in self._pins.items() if until > now}
-        return len(gone)
+    async def stored_bytes(self, digests: Iterable[Digest]) -> int:
+        return sum(len(self._chunks[digest][0]) for digest in set(digests) if digest in self._chunks)
 
-    def name(self, names: Set[Digest], at: float) -> None:
+    async def begin_sweep(self) -> SweepNumber:
+        self._sweep += 1
+        return self._sweep
+
+    async def sweep(self, number: SweepNumber, live: Live, *, dry_run: bool = False) -> Swept:
+        old = [digest for digest, (_, named) in self._chunks.items() if named < number or dry_run]
+        kept = await live(old)
+        if number != self._sweep and not dry_run:
+            raise StoreLockedError("another collection has begun meanwhile, and collects what this one had not yet")
+        self._pins = {key: until for key, until in self._pins.items() if until > self._clock()}
+        pinned = {digest for _, digest in self._pins}
+        gone = [d for d in old if d not in kept and d not in pinned and (dry_run or self._chunks[d][1] < number)]
+        swept = Swept(len(gone), sum(len(self._chunks[digest][0]) for digest in gone))
+        for digest in () if dry_run else gone:
+            del self._chunks[digest]
+        return swept
+
+    def name(self, names: Set[Digest]) -> None:
         if gone := sorted(names - self._chunks.keys()):
             raise BlobGoneError(tuple(gone))
-        self._chunks |= {name: (self._chunks[name][0], at) for name in names}
+        self._chunks |= {name: (self._chunks[name][0], self._sweep) for name in names}
 
-    def ride(self, blobs: Mapping[Digest, bytes], at: float) -> None:
-        self._chunks |= {digest: (data, at) for digest, data in blobs.items()}
+    def ride(self, blobs: Mapping[Digest, bytes]) -> None:
+        self._chunks |= {digest: (data, self._sweep) for digest, data in blobs.items()}
 
     def unpin(self, pin: str) -> None:
         self._pins = {key: until for key, until in self._pins.items() if key[0] != pin}

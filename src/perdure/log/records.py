@@ -50,7 +50,7 @@ def append(
     connection.executemany(
         "INSERT INTO record (key, at, epoch, commit_id, thread, cause, trace, v, crc, body) VALUES (?,?,?,?,?,?,?,?,?,?)",
         [
-            (_key(row, s.seq), at, epoch, commit, s.thread, s.cause, s.trace, s.v, _sum(s.seq, each.body), each.body)
+            (key(row, s.seq), at, epoch, commit, s.thread, s.cause, s.trace, s.v, _sum(s.seq, each.body), each.body)
             for s, each in zip(made, drafts, strict=True)
         ],
     )
@@ -77,7 +77,7 @@ def page(connection: apsw.Connection, segment: Segment, after: Seq) -> Page:
             connection.execute(
                 "SELECT key & 0xffffffff, at, epoch, commit_id, thread, cause, trace, v, crc, body FROM record"
                 " WHERE key > ? AND key <= ? ORDER BY key LIMIT ?",
-                (_key(segment.row, after), _key(segment.row, segment.last), PAGE_RECORDS),
+                (key(segment.row, after), key(segment.row, segment.last), PAGE_RECORDS),
             )
         )
     except (apsw.CorruptError, apsw.IOError) as error:
@@ -101,7 +101,8 @@ def missing(seq: Seq, why: str) -> CorruptLogError:
     return CorruptLogError(f"record {seq} can't be read ({why}); records before it are intact")
 
 
-def _key(row: int, seq: Seq) -> int:
+def key(row: int, seq: Seq) -> int:
+    """Of a record among all sessions'; 0 comes before the first."""
     return row << 32 | seq
 
 

@@ -99,6 +99,20 @@ LOG: Sequence[str] = (
         PRIMARY KEY (name, digest)
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE sweep (
+        n        INTEGER NOT NULL,
+        running  INTEGER NOT NULL,
+        began_at REAL NOT NULL
+    ) STRICT;
+    INSERT INTO sweep VALUES (0, 0, 0.0);
+    CREATE TABLE spared (digest BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;
+    CREATE INDEX pin_digest ON pin (digest);
+
+    ALTER TABLE session ADD COLUMN removed TEXT;
+    CREATE INDEX session_removed ON session (id) WHERE removed IS NOT NULL;
+    CREATE INDEX session_parent ON session (parent, parent_seq) WHERE parent IS NOT NULL;
+    """,
 )
 
 CHUNKS: Sequence[str] = (

@@ -149,7 +149,7 @@ def admit(connection: apsw.Connection, session: str, admission: Admission, draft
 
 _ROW = (
     "SELECT s.name, s.log_id, s.epoch, s.last_seq, s.inbox_seq, s.created_at, s.changed_at, s.status, s.waiting_for, s.due_at, s.busy,"
-    " s.detail, s.owner, s.needs_driver, p.name, s.parent_seq FROM session s LEFT JOIN session p ON p.id = s.parent"
+    " s.detail, s.owner, s.needs_driver, coalesce(p.removed, p.name), s.parent_seq FROM session s LEFT JOIN session p ON p.id = s.parent"
 )
 
 
@@ -161,7 +161,7 @@ def row(connection: apsw.Connection, session: str) -> SessionRow:
 
 
 def rows(connection: apsw.Connection) -> list[SessionRow]:
-    return [_row(each) for each in connection.execute(f"{_ROW} ORDER BY s.id")]
+    return [_row(each) for each in connection.execute(f"{_ROW} WHERE s.removed IS NULL ORDER BY s.id")]
 
 
 DUE = (

@@ -17,7 +17,7 @@ from types import TracebackType
 
 import apsw
 
-from perdure.log import checks, chunks, records, schema, sessions
+from perdure.log import checks, chunks, naming, records, removal, schema, sessions
 from perdure.log.chunks import SqliteBlobs
 from perdure.log.connection import Pragmas
 from perdure.log.database import BUSY_S, Database
@@ -28,6 +28,7 @@ from perdure.record.errors import UsageError
 from perdure.record.parts import Digest
 from perdure.record.records import Draft, Owner, Seq, Stored
 
+RECORDS = Pragmas(incremental_vacuum=True)
 BULK = Pragmas(page_bytes=16 * 1024, checkpoint_pages=1024, incremental_vacuum=True, group_writes=1)
 
 
@@ -49,7 +50,7 @@ class SqliteStore:
         StoreFullError.
         """
         prepare_home(home)
-        log = Database(home / "log.db", schema.LOG, gate=Quarantine(home / "log.db", vfs), vfs=vfs, busy_s=busy_s)
+        log = Database(home / "log.db", schema.LOG, RECORDS, gate=Quarantine(home / "log.db", vfs), vfs=vfs, busy_s=busy_s)
         bulk = Database(home / "chunks.db", schema.CHUNKS, BULK, vfs=vfs, busy_s=busy_s)
         store = cls(log, bulk, clock)
         try:
@@ -104,19 +105,24 @@ class SqliteStore:
         for digest, data in blobs.items():
             checks.small_chunk(digest, data)
         encoded, packed = records.encode(drafts), await self.blobs.pack(blobs)
+        affirmed = await self.blobs.affirm(names - blobs.keys())
 
-        def work(connection: apsw.Connection) -> Committed:
+        def work(connection: apsw.Connection) -> tuple[Committed, bool]:
             at = self._clock()
             committed, new = sessions.commit(connection, grant, id, encoded, inbox_seen=inbox_seen, at=at)
-            if new:
-                chunks.ride(connection, packed, at)
-                chunks.touch(connection, names - blobs.keys(), at)
-                chunks.unpin(connection, id)
-                if rest is not None:
-                    sessions.set_rest(connection, grant.session, rest)
-            return committed
+            if not new:
+                return committed, False
+            chunks.ride(connection, packed, at)
+            known = affirmed is not None and affirmed == naming.sweep(connection).n
+            naming.touch(connection, blobs if known else names | blobs.keys())
+            if rest is not None:
+                sessions.set_rest(connection, grant.session, rest)
+            return committed, naming.unpin(connection, id)
 
-        return await self._log.write(work)
+        committed, pinned = await self._log.write(work)
+        if pinned:
+            await self.blobs.unpin(id)
+        return committed
 
     async def find(self, session: str, id: CommitId) -> Committed | None:
         return await self._log.read(lambda connection: sessions.find(connection, session, id))
@@ -142,6 +148,15 @@ class SqliteStore:
 
     async def _page(self, segment: records.Segment, after: Seq) -> records.Page:
         return await self._log.read(lambda connection: records.page(connection, segment, after))
+
+    async def remove(self, grant: Grant, *, inbox_seen: Seq) -> None:
+        await self._log.write(lambda connection: removal.remove(connection, grant, inbox_seen=inbox_seen))
+
+    async def purge(self) -> int:
+        gone = 0
+        while (went := await self._log.write(removal.purge)) is not None:
+            gone += went
+        return gone
 
     async def row(self, session: str) -> SessionRow:
         return await self._log.read(lambda connection: sessions.row(connection, session))

@@ -7,7 +7,7 @@ a ConflictError and nothing of the commit is stored. A commit of facts names non
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -128,6 +128,18 @@ class Binding(Struct, frozen=True):
     inode: int
 
 
+SweepNumber = int
+Live = Callable[[Collection[Digest]], Awaitable[Set[Digest]]]
+"""Which of these are named by a record that was committed before the sweep began."""
+
+
+class Swept(Struct, frozen=True):
+    """What a sweep removed, or would remove: chunks, and their bytes as they are stored."""
+
+    chunks: int = 0
+    bytes: int = 0
+
+
 class BlobStore(Protocol):
     """Chunks of at most 1 MiB by their SHA-256."""
 
@@ -141,8 +153,19 @@ class BlobStore(Protocol):
 
     async def has(self, digests: Iterable[Digest]) -> set[Digest]: ...
 
-    async def sweep(self, live: Set[Digest], *, before: float) -> int:
-        """Delete unpinned chunks outside `live` that were stored before that time; how many went."""
+    async def stored_bytes(self, digests: Iterable[Digest]) -> int:
+        """What those that are stored take."""
+        ...
+
+    async def begin_sweep(self) -> SweepNumber:
+        """What a commit names from now on is spared by the sweep of this number. An older sweep that is not done removes nothing more."""
+        ...
+
+    async def sweep(self, number: SweepNumber, live: Live, *, dry_run: bool = False) -> Swept:
+        """Delete every chunk that was there when the sweep began, is not `live`, not pinned, and was not named since.
+
+        Killed at any instant it has removed only such chunks. Raises StoreLockedError where a newer sweep began.
+        """
         ...
 
 
@@ -201,6 +224,17 @@ class LogStore(Protocol):
 
     def read(self, session: SessionId, after: Seq = 0) -> AsyncIterator[Stored]:
         """Records with a greater sequence number, in order; of a fork, its parent's prefix first."""
+        ...
+
+    async def remove(self, grant: Grant, *, inbox_seen: Seq) -> None:
+        """The session is gone, with its binding: its name is free. What its forks begin with stays readable to them.
+
+        ConflictError if the inbox holds something unseen, StaleEpochError if overtaken. The room comes back by `purge`.
+        """
+        ...
+
+    async def purge(self) -> int:
+        """Delete the records of removed sessions that no fork begins with, a few at a time; how many went."""
         ...
 
     async def row(self, session: SessionId) -> SessionRow:
