@@ -66,6 +66,21 @@ def test_a_keeper_that_is_killed_while_it_waits_is_followed_by_another(place: Pl
     asyncio.run(main())
 
 
+def test_what_a_killed_keeper_leaves_is_known_by_its_call(place: Place) -> None:
+    async def main() -> None:
+        space = await place.open()
+        await run(space, "l:a:1", "sleep 100", background=True)
+        for keeper in keepers(place):
+            os.kill(keeper, signal.SIGKILL)
+        await until_async(lambda: not keepers(place))
+        for n in range(2):
+            capture = (await run(space, f"l:b{n}:1", "true")).capture
+            assert capture is not None
+            assert [(process.command, process.call) for process in capture.left] == [("sleep 100", "a")]
+
+    asyncio.run(main())
+
+
 def test_every_command_has_its_own_output_environment_and_no_other_descriptor(place: Place) -> None:
     async def main() -> None:
         space = await place.open()

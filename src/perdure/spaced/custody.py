@@ -37,6 +37,7 @@ class Custody:
         self.keepers: dict[int, str] = {}
         self.groups: dict[int, str] = {}
         self._waiting: list[Keeper] = []
+        self._orphans = False
         if not self.proven:
             subreaper()
 
@@ -77,7 +78,8 @@ class Custody:
             try:
                 with self.reaping:
                     pid, _ = os.waitpid(-1, os.WNOHANG)
-                    self.keepers.pop(pid, None)
+                    if pid and self.keepers.pop(pid, None) != "":
+                        self._orphans = True  # this one was such, or was a keeper and may have left some
             except ChildProcessError:
                 return True
             if pid == 0:
@@ -86,15 +88,21 @@ class Custody:
     def living(self) -> dict[int, tuple[Row, str | None]]:
         """Every process of the Space but this one and the keepers, with the key of the operation that started it.
 
-        Where a command killed its own keeper, the environment that its orphans started with is all that tells.
+        Where a command killed its own keeper, the environment that its orphans started with is all that tells. Nothing is read while every keeper
+        waits: each had no child any more.
         """
-        rows = processes.table()
         own = os.getpid()
         with self.reaping:
             keepers = dict(self.keepers)
+            if processes.LINUX and not self._orphans and not any(keepers.values()):
+                return {}
+            self._orphans = False
+        rows = processes.table()
         found: dict[int, tuple[Row, str | None]] = {}
         for row in processes.descendants(rows, [own]):
-            found[row.pid] = (row, processes.marked(row.pid, self.generation) if row.parent == own else None)
+            orphan = row.parent == own and row.pid not in keepers
+            self._orphans = self._orphans or orphan
+            found[row.pid] = (row, processes.marked(row.pid, self.generation) if orphan else None)
         for keeper, key in keepers.items():
             for row in processes.descendants(rows, [keeper]):
                 found[row.pid] = (row, key)
