@@ -33,7 +33,9 @@ class HostSpace:
         self.incarnation = Incarnation(hello["generation"], hello["boot_id"], hello["ledger_id"])
         self.instance: int = hello["instance"]
         self.init = init
-        self.traits = Traits(custody=hello["custody"], own_workspace=own_workspace)
+        held = hello.get("self_test", {})
+        hermetic = bool(held) and all(held.values())
+        self.traits = Traits(custody=hello["custody"], hermetic=hermetic, own_workspace=own_workspace)
         self.position: int = hello["position"]
 
     # ---- operations

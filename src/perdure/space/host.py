@@ -21,10 +21,12 @@ from msgspec import Struct
 from perdure.record.errors import SpaceGoneError
 from perdure.record.records import Process
 from perdure.space import death, neighbour, supervisor
+from perdure.space import sandbox as box
 from perdure.space.client import HostSpace
 from perdure.space.environment import command_environment
 from perdure.space.lane import Lanes
-from perdure.space.launch import START_S, Custody, RootHeldError, choose, launch
+from perdure.space.launch import START_S, Custody, RootHeldError, bubblewrap, choose, launch
+from perdure.space.sandbox import Sandbox
 from perdure.space.supervisor import Supervisor
 from perdure.spaced.boot import boot_id
 from perdure.spaced.fence import read_floor
@@ -86,28 +88,40 @@ class HostSpaces:
         own_workspace: bool = False,
         exclude: Sequence[str] = (),
         accepted: bool = False,
+        sandbox: Sandbox | None = None,
     ) -> Opened:
         """Reach the living supervisor, or start its next life. It is not fenced yet if it was reached.
 
         `accepted` is a person's word that a last life which can't be seen from here is over; without it that is a SurvivorsError. Raises
         StaleEpochError below its floor, SpaceGoneError if no supervisor comes up, RootRefusedError if another session's supervisor needs the
-        root, UsageError if `pidns` can't be had.
+        root, UsageError if `pidns` can't be had, or the sandbox as it is asked for.
         """
         folder = self.folder(session)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         environment = command_environment(os.environ if env is None else env)
-        opening = _Opening(folder, root, epoch, environment, own_workspace=own_workspace, accepted=accepted)
+        if sandbox is not None:
+            box.check(bubblewrap(), sandbox, root, self._spaces.parent)
+            environment = box.environment(environment, root)
+        opening = _Opening(folder, root, epoch, environment, own_workspace=own_workspace, accepted=accepted, sandbox=sandbox)
         arguments = ["--epoch", str(epoch), *(["--own"] if own_workspace else [])]
         arguments += ["--exclude", msgspec.json.encode(list(exclude)).decode()] if exclude else []
         arguments += ["--idle-s", str(self._idle_s)] if self._idle_s is not None else []
-        return await opening.run(choose(custody), arguments)
+        return await opening.run("pidns" if sandbox is not None else choose(custody), arguments)
 
 
 class _Opening:
     """One attempt to come to a supervisor."""
 
     def __init__(
-        self, folder: Path, root: Path, epoch: int, environment: Mapping[str, str], *, own_workspace: bool, accepted: bool
+        self,
+        folder: Path,
+        root: Path,
+        epoch: int,
+        environment: Mapping[str, str],
+        *,
+        own_workspace: bool,
+        accepted: bool,
+        sandbox: Sandbox | None,
     ) -> None:
         self._folder = folder
         self._root = root
@@ -115,6 +129,7 @@ class _Opening:
         self._environment = dict(environment)
         self._own_workspace = own_workspace
         self._accepted = accepted
+        self._sandbox = sandbox
         self._token = _token(folder)
 
     async def run(self, custody: Literal["pidns", "unproven"], arguments: Sequence[str]) -> Opened:
@@ -127,7 +142,7 @@ class _Opening:
                 return self._opened(*found, before, previous)
             previous = await self._bury() or previous
             try:
-                await launch(self._folder, self._root, custody, arguments, self._environment)
+                await launch(self._folder, self._root, custody, arguments, self._environment, self._sandbox)
             except RootHeldError as error:
                 await neighbour.ask_to_leave(self._folder.parent, self._root, str(error))
             except SpaceGoneError:
@@ -190,6 +205,7 @@ class _Opening:
             inode=hello["inode"],
             previous=previous,
             dead_at_ns=previous.dead_at_ns if previous else None,
+            self_test=dict(hello.get("self_test", {})),
             mounts_left_out=tuple(hello.get("mounts_left_out", ())),
         )
 

@@ -1,8 +1,8 @@
 """Starting a supervisor so that it survives whoever started it.
 
-With custody it is PID 1 of a namespace that bubblewrap makes, everything else bound as it is. bubblewrap's own process only waits, so it is ended once the
-supervisor answers: nobody outside is its parent, and the driver's death touches nothing. Without custody the supervisor detaches by
-itself.
+With custody it is PID 1 of a namespace that bubblewrap makes, everything else bound as it is, or in a sandbox
+(`perdure.space.sandbox`). bubblewrap's own process only waits, so it is ended once the supervisor answers: nobody outside is its parent, and the
+driver's death touches nothing. Without custody the supervisor detaches by itself.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any, Literal
 
 from perdure import spaced
 from perdure.record.errors import SpaceGoneError, StaleEpochError, UsageError
+from perdure.space import sandbox as box
+from perdure.space.sandbox import Sandbox
 
 Custody = Literal["auto", "pidns", "unproven"]
 START_S = 10.0
@@ -71,12 +73,23 @@ def choose(custody: Custody) -> Literal["pidns", "unproven"]:
 
 
 async def launch(
-    folder: Path, root: Path, custody: Literal["pidns", "unproven"], arguments: Sequence[str], environment: Mapping[str, str]
+    folder: Path,
+    root: Path,
+    custody: Literal["pidns", "unproven"],
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    sandbox: Sandbox | None = None,
 ) -> dict[str, Any]:
     """What the new supervisor says of itself. SpaceGoneError if it does not come up, or another one lives there."""
     ready, ready_end = os.pipe()
-    command = spaced_command(str(folder), str(root), "--ready-fd", str(ready_end), *arguments)
-    command = [*_namespace(), "--", *command] if custody == "pidns" else [*command, "--detach"]
+    arguments = ["--ready-fd", str(ready_end), *arguments]
+    if sandbox is not None:
+        wrap = bubblewrap()
+        assert wrap is not None
+        command = box.command(wrap, sandbox, folder, root, arguments)
+    else:
+        command = spaced_command(str(folder), str(root), *arguments)
+        command = [*_namespace(), "--", *command] if custody == "pidns" else [*command, "--detach"]
     starter = _start(command, folder / "spaced.log", environment, ready_end)
     os.close(ready_end)
     try:

@@ -25,7 +25,7 @@ import struct
 import sys
 from typing import Callable, Mapping, Sequence
 
-from perdure.spaced import processes
+from perdure.spaced import confine, processes
 
 _SET_CHILD_SUBREAPER = 36
 _SET_NAME = 15
@@ -94,6 +94,7 @@ def _keep(channel_fd: int, life: int) -> None:
     subreaper()
     rename("spaced-keeper")
     channel_fd, life = _only(channel_fd, life)
+    confine.enter()
     channel = socket.socket(fileno=channel_fd)
     wake, wake_end = os.pipe()
     os.set_blocking(wake_end, False)

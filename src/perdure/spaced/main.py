@@ -1,6 +1,6 @@
 """The supervisor's life: lock, identity, floor, ledger, root, then a lane's thread for each connection until nobody needs it.
 
-    spaced STATE ROOT --epoch N [--ready-fd N] [--detach] [--own] [--exclude JSON] [--idle-s S]     serve
+    spaced STATE ROOT --epoch N [--ready-fd N] [--detach] [--own] [--exclude JSON] [--idle-s S] [--sandbox JSON]     serve
     spaced --scan ROOT STATE [--base JSON]               print one capture, change nothing; what equals the base is copied nowhere
 
 The main thread accepts, reaps and ticks; it never waits for anything else. Signals arrive through a wake-up descriptor, so nothing is
@@ -20,7 +20,7 @@ import threading
 import time
 from typing import Any
 
-from perdure.spaced import state, wire
+from perdure.spaced import confine, selftest, state, wire
 from perdure.spaced.custody import Custody
 from perdure.spaced.fence import Gate
 from perdure.spaced.keeper import rename
@@ -86,6 +86,10 @@ class Supervisor:
         custody.generation = self.identity["generation"]
         step("life begins")
         os.fchdir(self._root_fd)
+        sandbox = self._options["sandbox"]
+        if sandbox is not None:
+            confine.prepare(sandbox["hidden"])
+            self.identity["self_test"] = selftest.run(sandbox)
         custody.prepare()
         with open(os.path.join(self._folder, state.TOKEN_FILE)) as file:
             self._token = file.read().strip()
@@ -206,7 +210,7 @@ def _ready(fd: int | None, answer: dict[str, Any], code: int) -> int:
 
 def _options(arguments: list[str]) -> dict[str, Any]:
     options: dict[str, Any] = {"paths": [], "scan": False, "own": False, "detach": False, "ready": None}
-    options.update({"epoch": 0, "exclude": [], "idle_s": IDLE_S, "base": None})
+    options.update({"epoch": 0, "exclude": [], "idle_s": IDLE_S, "base": None, "sandbox": None})
     rest = iter(arguments)
     for argument in rest:
         if argument in ("--scan", "--own", "--detach"):
@@ -215,7 +219,7 @@ def _options(arguments: list[str]) -> dict[str, Any]:
             options["ready"] = int(next(rest))
         elif argument == "--epoch":
             options["epoch"] = int(next(rest))
-        elif argument in ("--exclude", "--base"):
+        elif argument in ("--exclude", "--base", "--sandbox"):
             options[argument[2:]] = json.loads(next(rest))
         elif argument == "--idle-s":
             options["idle_s"] = float(next(rest))
