@@ -85,6 +85,8 @@ class Opened:
         tools: Iterable[Tool | Callable[..., Any]] | None = None,
         model_options: dict[str, Any] | None = None,
         space: str = "host",
+        network: bool = False,
+        binds: Iterable[str | os.PathLike[str]] = (),
         custody: str = "auto",
         instructions: str = "",
         turn_budget: Budget = DEFAULT_BUDGET,
@@ -92,6 +94,7 @@ class Opened:
     ) -> Session:
         """With a model and a directory a new session (named `id`, if given); else the one that `id` (or a unique prefix) or the directory names.
 
+        A `space` of kind `sandbox` has no network without `network`, and of other directories only `binds`, to read.
         `tools` are added to the built-in ones; a function becomes a tool of class `external` in the driver's place.
         """
         if model is None:
@@ -105,6 +108,8 @@ class Opened:
             session=id,
             model_options=model_options,
             space=space,
+            network=network,
+            binds=binds,
             custody=custody,
             tools=(*BUILTIN, *added),
             instructions=instructions,

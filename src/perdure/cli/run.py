@@ -34,7 +34,16 @@ MODEL = "PERDURE_MODEL"
     "--model", metavar="MODEL", help=f"anthropic:MODEL, openai:MODEL, PROVIDER:MODEL or scripted:FILE; by default ${MODEL}."
 )
 @click.option("--base-url", metavar="URL", help="A server that speaks OpenAI's chat completions, for openai:MODEL.")
-@click.option("--space", metavar="KIND", help="Where it works: host (in place).")
+@click.option("--space", metavar="KIND", help="Where commands run: host (as you) or sandbox (the directory alone, no network).")
+@click.option("--network", is_flag=True, default=None, help="Let the commands of a sandbox reach the network.")
+@click.option(
+    "--bind",
+    "binds",
+    multiple=True,
+    metavar="PATH",
+    callback=lambda _context, _parameter, given: given or None,
+    help="A path outside that the commands of a sandbox can read, as a toolchain; may be repeated.",
+)
 @click.option(
     "--custody",
     type=click.Choice(("auto", "pidns", "unproven")),
@@ -132,7 +141,9 @@ async def _existing(session: Session, directory: str | None, settings: dict[str,
         raise UsageError(
             f"session {session.id} works in {root}, not in {directory}; leave -C out, or start another session there"
         )
-    if given := [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is not None]:
+    if given := [
+        f"--{'bind' if name == 'binds' else name.replace('_', '-')}" for name, value in settings.items() if value is not None
+    ]:
         what = ", ".join(given)
         raise UsageError(f"session {session.id} exists: {what} can only be chosen for a new one; leave it out, or start one")
     return session
@@ -142,6 +153,8 @@ def _new(
     *,
     base_url: str | None,
     space: str | None,
+    network: bool | None,
+    binds: tuple[str, ...] | None,
     custody: str | None,
     max_turns: int | None,
     max_tokens: int | None,
@@ -151,6 +164,8 @@ def _new(
     return {
         "model_options": {"base_url": base_url} if base_url else None,
         "space": space or "host",
+        "network": bool(network),
+        "binds": binds or (),
         "custody": custody or "auto",
         "turn_budget": Budget(max_turns, max_tokens, max_seconds, max_failures or DEFAULT_BUDGET.failures),
     }

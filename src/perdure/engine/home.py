@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from perdure.engine import places, process
 from perdure.engine.hosting import Hosting
@@ -79,6 +79,8 @@ class Home:
         session: str | None = None,
         model_options: dict[str, Any] | None = None,
         space: str = "host",
+        network: bool = False,
+        binds: Iterable[str | os.PathLike[str]] = (),
         custody: str = "auto",
         tools: Iterable[Tool] = BUILTIN,
         instructions: str = "",
@@ -87,10 +89,7 @@ class Home:
     ) -> str:
         """A new session on a directory; its id. Everything that can be wrong is found before anything is stored."""
         root = places.check_root(directory, self.path)
-        if space != "host":
-            raise UsageError(f"there is no Space of kind '{space}'; the kind that exists is host")
-        if custody not in get_args(Custody):
-            raise UsageError(f"there is no custody '{custody}'; it is one of {', '.join(get_args(Custody))}")
+        bound = self.spaces.check(space, custody, root, network=network, binds=binds)
         options = model_options or {}
         if model.startswith("scripted:"):
             model = f"scripted:{Path(model.partition(':')[2]).expanduser().absolute()}"
@@ -105,6 +104,7 @@ class Home:
             model=model,
             model_options=options,
             space=space,
+            network=network,
             custody=custody,
             tools=names,
             tools_digest=tools_digest,
@@ -114,7 +114,7 @@ class Home:
         )
         stat = root.stat()
         header = Header(id, created.log_id, (Draft(created), Draft(r.ThreadOpened("main"), "main", -1)))
-        return await self.store.create(header, binding=Binding(id, str(root), stat.st_dev, stat.st_ino))
+        return await self.store.create(header, binding=Binding(id, str(root), stat.st_dev, stat.st_ino, bound))
 
     def model(self, name: str, options: Mapping[str, Any]) -> Model:
         return resolve(name, base_url=options.get("base_url"))

@@ -1,21 +1,24 @@
-"""The `host` kind of Space for drivers: the directory a person works in, under one supervisor of this machine."""
+"""The kinds of Space on this machine, for drivers: the directory a person works in, under one supervisor, as it is (`host`) or in a `sandbox`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from perdure.drive.spaces import Opened
 from perdure.log.store import Binding
 from perdure.record.errors import RootReplacedError, UsageError
 from perdure.record.records import SessionCreated
-from perdure.space import death, supervisor
+from perdure.space import death, sandbox, supervisor
 from perdure.space.host import HostSpaces
+from perdure.space.launch import Custody, bubblewrap
+from perdure.space.sandbox import Sandbox
 from perdure.spaced.tree import TREE_LEAF, encode_leaf, sha256
 from perdure.state.workspace import Workspace
 
+KINDS = ("host", "sandbox")
 EMPTY_TREE = sha256(encode_leaf(TREE_LEAF, ())).hex()
 
 
@@ -25,7 +28,30 @@ class Hosting:
     def __init__(self, home: Path, environ: Mapping[str, str], *, idle_s: float | None = None) -> None:
         """A supervisor that nobody needs leaves after `idle_s`, by default after its own 60 s."""
         self.environ = environ
+        self._home = home
         self._spaces = HostSpaces(home, idle_s=idle_s)
+
+    def check(
+        self, space: str, custody: str, root: Path, *, network: bool = False, binds: Iterable[str | os.PathLike[str]] = ()
+    ) -> tuple[str, ...]:
+        """What a new session asks for can be had here; its binds, as absolute paths. UsageError with the remedy."""
+        if space not in KINDS:
+            raise UsageError(f"there is no Space of kind '{space}'; it is one of {', '.join(KINDS)}")
+        if custody not in get_args(Custody):
+            raise UsageError(f"there is no custody '{custody}'; it is one of {', '.join(get_args(Custody))}")
+        if space == "host":
+            if network or tuple(binds):
+                raise UsageError(
+                    "commands of a host Space have the network and every path already; --network and --bind are for --space sandbox"
+                )
+            return ()
+        if custody == "unproven":
+            raise UsageError(
+                "a sandbox has a PID namespace of its own; leave --custody unproven out, or start a session with --space host"
+            )
+        asked = Sandbox(network, sandbox.check_binds(binds, root, self._home))
+        sandbox.check(bubblewrap(), asked, root, self._home)
+        return asked.binds
 
     def folder(self, session: str) -> Path:
         return self._spaces.folder(session)
@@ -47,8 +73,15 @@ class Hosting:
         _check_identity(root, binding, workspace)
         dead_at_ns = await self._end_unknown_life(session, workspace, accepted=accepted)
         dead_instance = workspace.space.instance if workspace.space else None
-        custody = cast(Literal["auto", "pidns", "unproven"], created.custody)
-        found = await self._spaces.open(session, root=root, epoch=epoch, custody=custody, env=self.environ, accepted=accepted)
+        found = await self._spaces.open(
+            session,
+            root=root,
+            epoch=epoch,
+            custody=cast(Literal["auto", "pidns", "unproven"], created.custody),
+            env=self.environ,
+            accepted=accepted,
+            sandbox=Sandbox(created.network, binding.binds) if created.space == "sandbox" else None,
+        )
         if found.previous is not None:
             dead_at_ns, dead_instance = found.previous.dead_at_ns, found.previous.instance
         return Opened(

@@ -521,7 +521,7 @@ async def a_fork_outlives_its_parent(store: LogStore, clock: Clock) -> None:
 async def a_busy_sessions_root_is_its_own(store: LogStore, clock: Clock) -> None:
     await session(store, "mine")
     await session(store, "other")
-    root = Binding("mine", "/home/ada/project", 7, (1 << 63) + 5)
+    root = Binding("mine", "/home/ada/project", 7, (1 << 63) + 5, ("/home/ada/.cargo", "/opt/x"))
     await store.bind(root)
     assert await store.binding("mine") == root
     assert await store.binding("other") is None

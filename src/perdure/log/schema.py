@@ -113,6 +113,9 @@ LOG: Sequence[str] = (
     CREATE INDEX session_removed ON session (id) WHERE removed IS NOT NULL;
     CREATE INDEX session_parent ON session (parent, parent_seq) WHERE parent IS NOT NULL;
     """,
+    """
+    ALTER TABLE binding ADD COLUMN binds TEXT NOT NULL DEFAULT '[]';
+    """,
 )
 
 CHUNKS: Sequence[str] = (

@@ -231,15 +231,15 @@ def bind(connection: apsw.Connection, root: Binding) -> None:
     now = position(connection, root.session)
     _root_free(connection, root)
     connection.execute(
-        "INSERT INTO binding (session, directory, device, inode) VALUES (?,?,?,?) ON CONFLICT (session)"
-        " DO UPDATE SET directory = excluded.directory, device = excluded.device, inode = excluded.inode",
-        (now.row, root.directory, *map(_signed, (root.device, root.inode))),
+        "INSERT INTO binding (session, directory, device, inode, binds) VALUES (?,?,?,?,?) ON CONFLICT (session)"
+        " DO UPDATE SET directory = excluded.directory, device = excluded.device, inode = excluded.inode, binds = excluded.binds",
+        (now.row, root.directory, *map(_signed, (root.device, root.inode)), msgspec.json.encode(root.binds).decode()),
     )
 
 
 def binding(connection: apsw.Connection, session: str) -> Binding | None:
     found = connection.execute(
-        "SELECT s.name, b.directory, b.device, b.inode FROM session s JOIN binding b ON b.session = s.id WHERE s.name = ?",
+        f"SELECT {_BINDING} FROM session s JOIN binding b ON b.session = s.id WHERE s.name = ?",
         (session,),
     ).fetchone()
     return None if found is None else _binding(found)
@@ -247,17 +247,18 @@ def binding(connection: apsw.Connection, session: str) -> Binding | None:
 
 def _root_free(connection: apsw.Connection, root: Binding) -> None:
     for found in connection.execute(
-        "SELECT s.name, b.directory, b.device, b.inode FROM session s JOIN binding b ON b.session = s.id WHERE s.busy AND s.name <> ?",
+        f"SELECT {_BINDING} FROM session s JOIN binding b ON b.session = s.id WHERE s.busy AND s.name <> ?",
         (root.session,),
     ):
         checks.root_free(root, _binding(found))
 
 
 def _binding(found: tuple[Any, ...]) -> Binding:
-    name, directory, device, inode = found
-    return Binding(name, directory, device & _U64, inode & _U64)
+    name, directory, device, inode, binds = found
+    return Binding(name, directory, device & _U64, inode & _U64, msgspec.json.decode(binds, type=tuple[str, ...]))
 
 
+_BINDING = "s.name, b.directory, b.device, b.inode, b.binds"
 _U64 = (1 << 64) - 1
 
 

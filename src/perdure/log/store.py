@@ -120,12 +120,16 @@ Mark = int
 
 
 class Binding(Struct, frozen=True):
-    """Where a session's workspace lies on this machine; a fact of the home, never of the log."""
+    """Where a session's workspace lies on this machine; a fact of the home, never of the log.
+
+    `binds` are the other paths here that the commands of a sandbox can read.
+    """
 
     session: SessionId
     directory: str
     device: int
     inode: int
+    binds: tuple[str, ...] = ()
 
 
 SweepNumber = int

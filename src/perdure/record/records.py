@@ -123,6 +123,7 @@ class SessionCreated(_Body, frozen=True, tag="session_created"):
     model: str
     model_options: dict[str, Any] = {}
     space: str = "host"
+    network: bool = False
     custody: str = "auto"
     tools: tuple[str, ...] = ()
     tools_digest: Digest | None = None

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from perdure import spaced
 from perdure.record.errors import UsageError
+from perdure.record.parts import printable
 from perdure.spaced.selftest import NAMESPACES
 
 STATE = "/perdure/state"
@@ -65,6 +66,8 @@ def check_binds(binds: Iterable[str | os.PathLike[str]], root: Path, home: Path)
 def _check_bind(given: str, root: Path, home: Path) -> str:
     path = Path(os.path.normpath(Path(given).expanduser().absolute()))
     real = Path(os.path.realpath(path))
+    if not printable(str(path)) == str(path):
+        raise UsageError(f"{printable(str(path))} can't be shown to the sandbox, since its name is not UTF-8; rename it")
     if not path.exists():
         raise UsageError(f"{path} can't be shown to the sandbox, since it does not exist; make it, or leave --bind {given} out")
     if real == Path(real.anchor):
