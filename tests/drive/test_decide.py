@@ -15,7 +15,7 @@ from perdure.space.space import Status, Traits
 HERE = Incarnation("g", "boot", "ledger")
 BASE = Image("a" * 64, "b" * 64, 1)
 EFFECTS: tuple[EffectClass, ...] = ("none", "workspace", "idempotent", "external")
-PLAIN, HERMETIC = Traits("pidns"), Traits("pidns", hermetic=True)
+PLAIN = Traits("pidns")
 
 
 def started(effect: EffectClass = "external", **changes: object) -> CallStarted:
@@ -75,26 +75,28 @@ TABLE = [
 
 @pytest.mark.parametrize(("evidence", "effect", "decision"), TABLE)
 def test_each_cell_of_the_table_for_a_file_tool(evidence: Evidence, effect: EffectClass, decision: object) -> None:
-    assert decide(started(effect), evidence, PLAIN, command=False, reruns=0) == decision
+    assert decide(started(effect), evidence, command=False, reruns=0) == decision
 
 
-def test_a_lost_command_is_rerun_only_in_a_hermetic_space_without_excluded_paths_and_at_most_twice() -> None:
-    for traits, excluded, reruns in itertools.product((PLAIN, HERMETIC), (None, "e" * 64), range(4)):
-        call = started("workspace", exclude_digest=excluded)
-        decision = decide(call, "lost", traits, command=True, reruns=reruns)
-        assert decision == Undo(rerun=traits.hermetic and excluded is None and reruns < MAX_RERUNS)
+def test_a_lost_command_is_rerun_only_if_it_ran_hermetically_without_excluded_paths_and_at_most_twice() -> None:
+    """What counts is the class that was recorded at its start, whatever the Space is today."""
+    effects: tuple[EffectClass, ...] = ("workspace", "external")
+    for effect, excluded, reruns in itertools.product(effects, (None, "e" * 64), range(4)):
+        call = started(effect, exclude_digest=excluded)
+        decision = decide(call, "lost", command=True, reruns=reruns)
+        assert decision == Undo(rerun=effect == "workspace" and excluded is None and reruns < MAX_RERUNS)
 
 
 @pytest.mark.parametrize("effect", ["workspace", "idempotent", "external"])
 def test_what_is_never_undone_ends_unknown(effect: EffectClass) -> None:
-    assert isinstance(decide(started(effect, policy={"undo": "never"}), "lost", PLAIN, command=True, reruns=0), Unknown)
-    assert isinstance(decide(started(effect), "lost", PLAIN, command=True, reruns=0, undo=False), Unknown)
-    assert isinstance(decide(started(effect, base=None), "lost", PLAIN, command=True, reruns=0), Unknown)
+    assert isinstance(decide(started(effect, policy={"undo": "never"}), "lost", command=True, reruns=0), Unknown)
+    assert isinstance(decide(started(effect), "lost", command=True, reruns=0, undo=False), Unknown)
+    assert isinstance(decide(started(effect, base=None), "lost", command=True, reruns=0), Unknown)
 
 
 def test_a_lost_tool_outside_of_the_space_is_started_again_only_if_that_is_declared_harmless() -> None:
     for effect in EFFECTS:
-        decision = decide(started(effect, ledgered=False), "lost", PLAIN, command=False, reruns=0)
+        decision = decide(started(effect, ledgered=False), "lost", command=False, reruns=0)
         assert isinstance(decision, Start if effect in ("none", "idempotent") else Unknown)
 
 
@@ -102,7 +104,6 @@ def test_a_lost_tool_outside_of_the_space_is_started_again_only_if_that_is_decla
     effect=st.sampled_from(EFFECTS),
     evidence=st.sampled_from(["lost", "ended", "running", "never_began", "survivors"]),
     ledgered=st.booleans(),
-    hermetic=st.booleans(),
     command=st.booleans(),
     reruns=st.integers(0, 5),
     undo=st.booleans(),
@@ -112,14 +113,13 @@ def test_an_effect_that_may_have_happened_is_never_simply_repeated(
     effect: EffectClass,
     evidence: Evidence,
     ledgered: bool,
-    hermetic: bool,
     command: bool,
     reruns: int,
     undo: bool,
     base: bool,
 ) -> None:
     call = started(effect, ledgered=ledgered, base=BASE if base else None)
-    decision = decide(call, evidence, HERMETIC if hermetic else PLAIN, command=command, reruns=reruns, undo=undo)
+    decision = decide(call, evidence, command=command, reruns=reruns, undo=undo)
     repeats = isinstance(decision, Start) or decision == Undo(rerun=True)
     if effect == "external" and evidence != "never_began":
         assert not repeats

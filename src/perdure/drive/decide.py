@@ -80,9 +80,7 @@ def classify(started: CallStarted, known: Known) -> Evidence:
             return "never_began" if known.traits.rollback_free else "lost"
 
 
-def decide(
-    started: CallStarted, evidence: Evidence, traits: Traits, *, command: bool, reruns: int, undo: bool = True
-) -> Decision:
+def decide(started: CallStarted, evidence: Evidence, *, command: bool, reruns: int, undo: bool = True) -> Decision:
     """What to do. `command` tells an arbitrary command from a file tool; `reruns` counts earlier undone attempts; `undo` False: never."""
     match evidence:
         case "survivors":
@@ -92,10 +90,10 @@ def decide(
         case "never_began":
             return Start()
         case "lost":
-            return _lost(started, traits, command=command, reruns=reruns, undo=undo)
+            return _lost(started, command=command, reruns=reruns, undo=undo)
 
 
-def _lost(started: CallStarted, traits: Traits, *, command: bool, reruns: int, undo: bool) -> Decision:
+def _lost(started: CallStarted, *, command: bool, reruns: int, undo: bool) -> Decision:
     if started.effect == "none":
         return Start()
     if not started.ledgered:
@@ -112,4 +110,5 @@ def _lost(started: CallStarted, traits: Traits, *, command: bool, reruns: int, u
         return Undo(rerun=False)
     if not command:
         return Undo(rerun=True)
-    return Undo(rerun=traits.hermetic and started.exclude_digest is None and reruns < MAX_RERUNS)
+    # Class `workspace` was recorded of a command because its Space had just been found hermetic: it can't have reached outside.
+    return Undo(rerun=started.exclude_digest is None and reruns < MAX_RERUNS)

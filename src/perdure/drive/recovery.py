@@ -28,6 +28,7 @@ from perdure.record.errors import RootRefusedError, SurvivorsError, UsageError
 from perdure.record.parts import printable
 from perdure.record.records import Draft, Image, Window
 from perdure.space import image
+from perdure.space.sandbox import failures
 from perdure.space.space import Plan, Status
 from perdure.spaced.steps import step
 from perdure.state.calls import Call
@@ -40,6 +41,7 @@ FIRST_IMAGE_TOLD_S = 2.0
 HELD_S = 60.0
 """A supervisor with nothing to do leaves a directory within a minute."""
 
+NOT_HERMETIC = "this sandbox is not hermetic, so a command that is cut off may have reached outside and is not run again"
 SALVAGE_ID_CHARS = 12
 COMMANDS = ("bash",)
 
@@ -100,6 +102,9 @@ class Recovery:
             reason = _how_lost(before.incarnation, space.incarnation)
             dead_at_ns = opened.dead_at_ns if opened.dead_instance == before.instance else None
             self._journal.fact(Draft(r.SpaceLost(before.incarnation, before.instance, reason, dead_at_ns)))
+        sandbox = bool(opened.self_test)
+        if sandbox and not space.traits.hermetic:
+            self._emit(Notice(f"{NOT_HERMETIC}: {'; '.join(failures(opened.self_test))}"))
         body = r.SpaceOpened(
             space.incarnation,
             space.instance,
@@ -109,6 +114,7 @@ class Recovery:
             space.traits.own_workspace,
             opened.self_test,
             opened.mounts_left_out,
+            scratch_gone=sandbox and self._journal.view.workspace.used,
         )
         self._journal.fact(Draft(body))
 
@@ -140,7 +146,6 @@ class Recovery:
             decision = decide(
                 call.started,
                 evidence,
-                space.traits,
                 command=call.tool in COMMANDS,
                 reruns=call.undone,
                 undo=tool.undo if tool else True,
@@ -204,7 +209,8 @@ class Recovery:
         if not rerun:
             now = self._journal.view.calls[call.id]
             count = max(len(now.taken_back), plan.take_back_count)
-            text = told.interrupted(now.taken_back, count, tuple(s[:SALVAGE_ID_CHARS] for s in now.salvages), plan, left)
+            salvages = tuple(s[:SALVAGE_ID_CHARS] for s in now.salvages)
+            text = told.interrupted(now.taken_back, count, salvages, plan, left, runs=call.undone + 1, hermetic=_hermetic(call))
             self._finish(call, "interrupted", text, restored.capture.image)
         await self._journal.flush()
 
@@ -351,6 +357,11 @@ def _recovered(call: Call, decision: str, evidence: str, window: Window | None, 
         kept=_shown(plan.kept),
         salvage=plan.salvage,
     )
+
+
+def _hermetic(call: Call) -> bool:
+    """As its start recorded it: only of a command that can't reach outside it says `workspace`."""
+    return call.tool in COMMANDS and call.started is not None and call.started.effect == "workspace"
 
 
 def _how_lost(before: r.Incarnation, now: r.Incarnation) -> str:

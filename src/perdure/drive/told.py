@@ -13,13 +13,31 @@ from perdure.space.space import GitState, Plan
 SHOWN_PATHS = 50
 
 
-def interrupted(taken_back: Sequence[str], count: int, salvages: Sequence[str], plan: Plan, processes: Sequence[Process]) -> str:
-    """The result of a call that was undone and not run again. `salvages` are the ids that `read` can open."""
+def interrupted(
+    taken_back: Sequence[str],
+    count: int,
+    salvages: Sequence[str],
+    plan: Plan,
+    processes: Sequence[Process],
+    *,
+    runs: int = 1,
+    hermetic: bool = False,
+) -> str:
+    """The result of a call that was undone and not run again. `salvages` are the ids that `read` can open.
+
+    `hermetic`: it can't have reached outside. `runs` is how often it was begun and cut off.
+    """
+    how_often = "a crash" if runs == 1 else f"a crash each of the {runs} times that it ran"
+    outside = (
+        "It could not reach outside of the working directory."
+        if hermetic
+        else "Effects outside of the working directory (network, other directories, services) may or may not have happened: "
+        "check before you try again."
+    )
     lines = [
-        "This call was cut off by a crash, and it was not run again.",
+        f"This call was cut off by {how_often}, and it was not run again.",
         *_files(taken_back, count, salvages, plan),
-        "Effects outside of the working directory (network, other directories, services) may or may not have happened: "
-        "check before you try again.",
+        outside,
     ]
     if locks := _new_locks(plan):
         lines.append(

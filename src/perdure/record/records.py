@@ -357,6 +357,8 @@ class WorkspaceChanged(_Body, frozen=True, tag="workspace_changed"):
 
 
 class SpaceOpened(_Body, frozen=True, tag="space_opened"):
+    """`scratch_gone`: what commands of an earlier life had put into a sandbox's private places is not there any more."""
+
     incarnation: Incarnation
     instance: int
     init: Init
@@ -365,6 +367,7 @@ class SpaceOpened(_Body, frozen=True, tag="space_opened"):
     own_workspace: bool = False
     self_test: dict[str, bool] = {}
     mounts_left_out: tuple[str, ...] = ()
+    scratch_gone: bool = False
 
 
 class SpaceLost(_Body, frozen=True, tag="space_lost"):

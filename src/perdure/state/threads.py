@@ -16,6 +16,11 @@ from perdure.record.parts import Blob, Part, Text, ToolCall, text_of
 from perdure.state.calls import Calls
 from perdure.state.trail import Trail
 
+SCRATCH_GONE = (
+    "[perdure] The sandbox was started anew: background processes and what your commands had put into /tmp, /dev/shm or the home "
+    "directory are gone. The working directory is as it was."
+)
+
 
 class Said(Struct, frozen=True, tag="said"):
     """A person's input; `note` marks what the runtime says in a person's place."""
@@ -102,6 +107,8 @@ def reduce(threads: Threads, stored: r.Stored, calls: Calls, inputs: dict[str, t
         case r.WorkspaceChanged(found_by=by, paths=paths, path_count=count) if by != "open" and count:
             note = Said((Text(_changed_note(paths, count)),), note=True)
             return {key: _note(t, note) for key, t in threads.items()}
+        case r.SpaceOpened(scratch_gone=True):
+            return {key: _note(t, Said((Text(SCRATCH_GONE),), note=True)) for key, t in threads.items()}
         case _:
             changed = _reduce(thread, stored, calls, inputs)
             return threads if changed is thread else {**threads, name: changed}

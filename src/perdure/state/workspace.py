@@ -14,6 +14,7 @@ class Workspace(Struct, frozen=True):
 
     `image_boot` is the boot in which the newest image was captured; `deaths` are the wall clocks (ns) at which supervisors were seen to
     die, by `life`. `seen` maps paths to the SHA-256 of the content that the model last read or wrote. `left` are background processes.
+    `used`: something that may change files was started in this life of the Space.
     """
 
     image: r.Image | None = None
@@ -28,15 +29,15 @@ class Workspace(Struct, frozen=True):
     seen: dict[str, Digest] = {}
     left: tuple[r.Process, ...] = ()
     opaque: tuple[str, ...] = ()
+    used: bool = False
 
 
 def reduce(workspace: Workspace, stored: r.Stored) -> Workspace:
     match stored.body:
         case r.SpaceOpened(incarnation=incarnation) as body:
             same = workspace.space is not None and workspace.space.incarnation == incarnation
-            return replace(
-                workspace, space=body, lost=None, position=workspace.position if same else 0, left=workspace.left if same else ()
-            )
+            position, left = (workspace.position, workspace.left) if same else (0, ())
+            return replace(workspace, space=body, lost=None, position=position, left=left, used=False)
         case r.SpaceLost() as body:
             deaths = workspace.deaths
             if body.dead_at_ns is not None:
@@ -49,8 +50,9 @@ def reduce(workspace: Workspace, stored: r.Stored) -> Workspace:
             return replace(_imaged(workspace, image, stored.seq), left=())
         case r.Synced(image=image):
             return replace(workspace, synced=image)
-        case r.CallStarted(position=position):
-            return replace(workspace, position=max(position, workspace.position))
+        case r.CallStarted(position=position, effect=effect, ledgered=ledgered):
+            used = workspace.used or (ledgered and effect != "none")
+            return replace(workspace, position=max(position, workspace.position), used=used)
         case r.CallFinished() as body:
             return _finished(workspace, stored.seq, body)
         case _:
