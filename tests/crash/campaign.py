@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from perdure.record import records as r
 from tests.crash.harness import ASKED, Log, Point, World, finish, wait_for
 
 
@@ -84,7 +85,16 @@ def for_each(
         except Exception as error:
             names = steps.get(kill.role, [])
             name = names[kill.n - 1] if kill.n <= len(names) else "?"
-            failures.append(f"{kill} ({name}): {type(error).__name__}: {error}")
+            failures.append(f"{kill} ({name}): {type(error).__name__}: {error}\n{repaired(world)}")
         finally:
             world.close()
     assert not failures, "\n\n".join(failures)
+
+
+def repaired(world: World) -> str:
+    """What recovery did there, by the log, for whoever reads a failure."""
+    try:
+        bodies = world.read().bodies(r.SpaceLost, r.Recovered, r.WorkspaceChanged, r.SpaceRestored, r.RecoveryAnswered)
+    except Exception as error:
+        return f"no log can be read: {error}"
+    return "\n".join(f"  {body}" for body in bodies)
