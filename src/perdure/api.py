@@ -22,7 +22,8 @@ from msgspec import Struct
 
 from perdure.drive.driver import Released
 from perdure.drive.events import Emit, Event, Notice, OutputShown, Recorded, TextShown
-from perdure.engine import embedded
+from perdure.engine import collecting, embedded, removing
+from perdure.engine.collecting import Collected
 from perdure.engine.home import DEFAULT_BUDGET, Home
 from perdure.log.store import Admission, Receipt, SessionRow
 from perdure.program.builtin import BUILTIN
@@ -36,6 +37,7 @@ from perdure.state.state import State, fold
 __all__ = [
     "Answer",
     "Budget",
+    "Collected",
     "Event",
     "Notice",
     "Opened",
@@ -121,6 +123,18 @@ class Opened:
     async def sessions(self) -> list[SessionRow]:
         """All sessions, the one that changed last first."""
         return sorted(await self.home.store.rows(), key=lambda row: row.changed_at, reverse=True)
+
+    async def remove(self, id: str, *, force: bool = False) -> None:
+        """Remove a settled session with everything that the home keeps of it; its directory is not touched. What its forks begin with stays.
+
+        SessionBusyError where something of it is open or a living driver has it: `force` gives that up first. The room of its chunks comes back by
+        `collect`. UsageError if there is no such session.
+        """
+        await removing.remove(self.home, (await self.home.find(id)).session, force=force)
+
+    async def collect(self, *, dry_run: bool = False) -> Collected:
+        """Free what no session names any more; sessions may be driven meanwhile. With `dry_run` only say how much that is."""
+        return await collecting.collect(self.home, dry_run=dry_run)
 
     async def watch(self, *, emit: Callable[[str], Emit] = lambda _: embedded.silent, once: bool = False) -> None:
         """Drive every session that needs a driver; take over those whose driver died."""

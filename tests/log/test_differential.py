@@ -83,7 +83,12 @@ async def ask(store: LogStore, clock: Clock, request: tuple[Any, ...]) -> Any:
             await store.purge()
             return None
         case "look", name, after:
-            return [stored async for stored in store.read(name, after)], await store.row(name), await store.binding(name)
+            return (
+                [stored async for stored in store.read(name, after)],
+                await store.row(name),
+                await store.binding(name),
+                await store.records_bytes(name),
+            )
     raise AssertionError(request)
 
 

@@ -38,8 +38,11 @@ COMMANDS = {
     "diff": Lazy("perdure.cli.differing:diff", "Show what changed in the files."),
     "verify": Lazy("perdure.cli.verifying:verify", "Check that the directory is what the log says."),
     "salvage": Lazy("perdure.cli.salvage:salvage", "List, show and bring back what recovery took away."),
+    "rm": Lazy("perdure.cli.rm:rm", "Remove sessions that nobody needs any more."),
+    "gc": Lazy("perdure.cli.gc:gc", "Free the room that no session needs any more."),
     "doctor": Lazy("perdure.cli.doctor:doctor", "Look at what Perdure stands on, on this machine."),
     "demo": Lazy("perdure.cli.demo:demo", "See an agent mend a small project while it is killed three times."),
+    "chaos": Lazy("perdure.cli.chaos:chaos", "Kill, freeze and race sessions at random, and check that nothing is lost."),
 }
 
 

@@ -23,7 +23,6 @@ from perdure.record import records as r
 from perdure.record.errors import UsageError
 from perdure.record.parts import Digest
 from perdure.record.records import Budget, Draft, SessionCreated
-from perdure.space.launch import Custody
 from perdure.state.state import State, fold
 
 SESSION_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -151,6 +150,8 @@ class Home:
     async def state(self, session: str) -> State:
         """The session's state, folded from its log. The last ones asked for are kept, and the fold goes on from there."""
         state = self._states.pop(session, State())
+        if state.seq and state.session.log_id != (await self.store.row(session)).log_id:
+            state = State()  # another one has its name now
         async for stored in self.store.read(session, state.seq):
             state = fold(state, stored)
         self._states[session] = state

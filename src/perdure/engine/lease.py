@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 import struct
 import sys
 import threading
@@ -66,6 +67,15 @@ class DriverLock:
                 fcntl.lockf(file.fd, fcntl.LOCK_UN, 1, epoch)
                 file.held.remove(epoch)
             _forget_if_idle(file)
+
+    def remove(self, epoch: int) -> None:
+        """Let go of a held byte and remove the file, with its folder: nobody shall find the lock of a session that is no more."""
+        with _guard:
+            file = _open(self.path, create=False)
+            shutil.rmtree(self.path.parent, ignore_errors=True)
+            if file is not None:
+                file.held.discard(epoch)
+                _forget_if_idle(file)
 
 
 def holder(path: Path, epoch: int) -> int | None:

@@ -176,6 +176,9 @@ class MemoryStore:
     async def purge(self) -> int:
         return 0  # what no fork begins with is gone with its last reader
 
+    async def records_bytes(self, session: str) -> int:
+        return sum(len(body) for _, body in self._session(session).records)
+
     async def row(self, session: str) -> SessionRow:
         return self._session(session).row
 

@@ -69,6 +69,15 @@ def segments(connection: apsw.Connection, row: int, after: Seq, last: Seq) -> li
     return found[::-1]
 
 
+def own_bytes(connection: apsw.Connection, row: int) -> int:
+    """Of the bodies that are rows of this session."""
+    found = connection.execute(
+        "SELECT coalesce(sum(length(body)), 0) FROM record WHERE key > ? AND key < ?", (key(row, 0), key(row + 1, 0))
+    ).get
+    assert isinstance(found, int)
+    return found
+
+
 def page(connection: apsw.Connection, segment: Segment, after: Seq) -> Page:
     """The next rows of the segment. A page of the file that can't be read ends it early, with what came before."""
     rows: list[tuple[object, ...]] = []

@@ -158,6 +158,9 @@ class SqliteStore:
             gone += went
         return gone
 
+    async def records_bytes(self, session: str) -> int:
+        return await self._log.read(lambda connection: records.own_bytes(connection, sessions.position(connection, session).row))
+
     async def row(self, session: str) -> SessionRow:
         return await self._log.read(lambda connection: sessions.row(connection, session))
 

@@ -241,6 +241,10 @@ class LogStore(Protocol):
         """Delete the records of removed sessions that no fork begins with, a few at a time; how many went."""
         ...
 
+    async def records_bytes(self, session: SessionId) -> int:
+        """What the session's own records take, a fork's beginning left out."""
+        ...
+
     async def row(self, session: SessionId) -> SessionRow:
         """UsageError, naming what to do, if there is no such session."""
         ...

@@ -1,0 +1,91 @@
+"""`gc`: room that nothing needs any more."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+import click
+
+from perdure.api import Opened
+from perdure.cli.opening import opened
+from perdure.cli.sizes import shown_bytes
+from perdure.engine import collecting
+from perdure.engine.collecting import Collected, Old
+from perdure.record.errors import ConflictError, SessionBusyError, StaleEpochError
+
+_DECIMAL = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
+_BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def _bytes(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    """`500MB`, `5GiB`, `5G` (decimal, unless it says i)."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", value, re.IGNORECASE)
+    if found is None:
+        raise click.BadParameter(f"'{value}' is no size; write it as 500MB or 5GiB")
+    return int(float(found[1]) * (_BINARY if found[3] else _DECIMAL)[(found[2] or "").upper()])
+
+
+def _age_s(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """`30d`, `12h`."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w)", value)
+    if found is None:
+        raise click.BadParameter(f"'{value}' is no time; write it as 30d, 12h, 90min or 2w")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+@click.command
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option(
+    "--older-than",
+    "older_s",
+    callback=_age_s,
+    metavar="AGE",
+    help="First remove settled sessions unchanged for so long: 30d, 12h.",
+)
+@click.option(
+    "--keep-bytes",
+    callback=_bytes,
+    metavar="SIZE",
+    help="First remove settled sessions, oldest first, until the rest fits: 500MB, 5GiB.",
+)
+def gc(dry_run: bool, older_s: float | None, keep_bytes: int | None) -> None:
+    """Free what no session names any more. Sessions may be at work meanwhile.
+
+    Sessions with open work, running or waiting, are never removed.
+    """
+    asyncio.run(_gc(dry_run, older_s, keep_bytes))
+
+
+async def _gc(dry_run: bool, older_s: float | None, keep_bytes: int | None) -> None:
+    async with opened() as home:
+        going = await collecting.old(home.home, older_s=older_s, keep_bytes=keep_bytes)
+        for each in going:
+            await _remove(home, each, dry_run)
+        _tell(await home.collect(dry_run=dry_run), dry_run, going)
+
+
+async def _remove(home: Opened, old: Old, dry_run: bool) -> None:
+    size = "" if old.bytes is None else f", {shown_bytes(old.bytes)}"
+    changed = time.strftime("%Y-%m-%d", time.localtime(old.row.changed_at))
+    if not dry_run:
+        try:
+            await home.remove(old.row.session)
+        except (SessionBusyError, ConflictError, StaleEpochError) as error:
+            print(f"session {old.row.session} stays: {error}")
+            return
+    print(f"{'would remove' if dry_run else 'removed'} session {old.row.session} (last changed {changed}{size})")
+
+
+def _tell(collected: Collected, dry_run: bool, going: list[Old]) -> None:
+    what = f"{collected.chunks:,} chunk{'' if collected.chunks == 1 else 's'}, {shown_bytes(collected.bytes)}"
+    if dry_run:
+        print(f"would collect {what}" + (", and what only those sessions need" if going else ""))
+    else:
+        print(f"collected {what}; the disk got {shown_bytes(collected.freed_bytes)} back")
