@@ -1,4 +1,4 @@
-"""A scan that trusts stat keys against a walk that trusts nothing: after every random change both must name the same tree.
+"""A scan that trusts stat keys, and a watch that trusts events, against a walk that trusts nothing: after every random call all name the same tree.
 
 The walk is written here from docs/format.md alone and shares no code with the supervisor, so it is also a second implementation of the format.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.spaced.index import Folder
 from perdure.spaced.workspace import Workspace
 
 SEEDS = range(int(os.environ.get("PERDURE_FUZZ_SEED", "0")), int(os.environ.get("PERDURE_FUZZ_SEED", "0")) + 8)
@@ -243,30 +244,54 @@ def is_file(path: Path) -> bool:
     return stat.S_ISREG(path.lstat().st_mode)
 
 
+@pytest.mark.parametrize("engine", ["scan", "watch"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_random_call_is_missed(tmp_path: Path, seed: int) -> None:
+def test_no_random_call_is_missed(tmp_path: Path, seed: int, engine: str) -> None:
     print(f"PERDURE_FUZZ_SEED={seed}")
     root = tmp_path / "root"
     root.mkdir()
-    workspace = Workspace(os.open(root, os.O_RDONLY), str(root), str(tmp_path / "state"), own=True)
+    workspace = Workspace(os.open(root, os.O_RDONLY), str(root), str(tmp_path / "state"), own=True, capture=engine)
+    scanned = Workspace(workspace.root_fd, str(root), str(tmp_path / "scanned"), own=True)
+    why: dict[str, int] = {}
     caller = Caller(root, random.Random(seed))
     store: set[str] = set()
     base = None
     for number in range(CALLS):
         caller.call()
         capture = workspace.capture(base)
+        why[workspace.engine.why] = why.get(workspace.engine.why, 0) + 1
         tree, times = walk(os.fsencode(root))
         image = capture["image"]
         assert (image["tree"], image["times"]) == (tree.hex(), times.hex()), f"seed {seed}, call {number}"
+        twin = scanned.capture(base)
+        scanned.staging.settle(twin["image"])
+        told = ["changed", "not_held", "entries", "total_bytes"]
+        if capture["changed"] != ["."]:
+            assert [capture[part] for part in told] == [twin[part] for part in told], f"seed {seed}, call {number}"
+        assert workspace.index.root is not None
+        assert counted(workspace.index.root) == (workspace.index.root.entries, workspace.index.root.size_bytes)
         assert bool(capture["changed_count"]) == (base is not None and image_key(image) != image_key(base))
         store |= {digest for digest in capture["chunks"] if sha(workspace.staging.read(digest)).hex() == digest}
         assert store >= set(reachable(workspace)), f"seed {seed}, call {number}: something was not told"
         base = image
         if caller.rng.random() < 0.3:
             workspace.staging.settle(image)
-        if caller.rng.random() < 0.1:
+        if caller.rng.random() < (0.1 if engine == "scan" else 0.02):
             workspace.save()
-            workspace = Workspace(workspace.root_fd, str(root), str(tmp_path / "state"), own=True)
+            workspace.engine.close()
+            workspace = Workspace(workspace.root_fd, str(root), str(tmp_path / "state"), own=True, capture=engine)
+        elif caller.rng.random() < 0.05:
+            assert workspace.capture(base, audit=True)["image"]["tree"] == image["tree"]
+    workspace.engine.close()
+    print(f"PERDURE_FUZZ_ENGINE={engine} {why}")
+
+
+def counted(folder: Folder) -> tuple[int, int]:
+    entries, size = len(folder.keys), sum(key[1] for key in folder.keys.values())
+    for below in folder.folders.values():
+        more = counted(below)
+        entries, size = entries + more[0] + 1, size + more[1]
+    return entries, size
 
 
 def image_key(image: dict[str, str]) -> tuple[str, str]:

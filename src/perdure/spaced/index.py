@@ -13,11 +13,12 @@ import marshal
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Optional
 
 from perdure.spaced.boot import boot_id
+from perdure.spaced.names import plain
 from perdure.spaced.staging import Key, Signature
 from perdure.spaced.tree import DIRECTORY, Payload, Row, varint
 from perdure.spaced.trie import Trie
@@ -42,10 +43,10 @@ class Folder:
 
     def __init__(self, key: StatKey) -> None:
         self.key = key
-        self.keys: dict[str, StatKey] = {}
-        self.held: dict[str, Payload] = {}
-        self.rows: dict[str, tuple[Row, ...]] = {}
-        self.folders: dict[str, Folder] = {}
+        self.keys: Mapping[str, StatKey] = {}
+        self.held: Mapping[str, Payload] = {}
+        self.rows: Mapping[str, tuple[Row, ...]] = {}
+        self.folders: Mapping[str, Folder] = {}
         self.racy: frozenset[str] = frozenset()
         self.tree = self.times = b""
         self.entries = self.size_bytes = 0
@@ -78,6 +79,17 @@ def digests(top: Folder) -> set[bytes]:
         out.update(row.digest for rows in folder.rows.values() for row in rows)
         stack += folder.folders.values()
     return out
+
+
+def names_of(top: Folder, inodes: set[int], prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Paths of files that were found under these inodes."""
+    stack = [(prefix, top)]
+    while stack:
+        prefix, folder = stack.pop()
+        for name, key in folder.keys.items():
+            if key[INODE] in inodes:
+                yield prefix + name, key[INODE]
+        stack += ((prefix + name + "/", below) for name, below in folder.folders.items())
 
 
 def signature(folder: Folder, name: str) -> Signature:
@@ -138,7 +150,7 @@ def _flat(top: Folder) -> list[Any]:
     while stack:
         parent, name, folder = stack.pop()
         rows = {key: [tuple(row) for row in value] for key, value in folder.rows.items()}
-        contents = (folder.key, folder.keys, folder.held, rows, sorted(folder.racy))
+        contents = (folder.key, plain(folder.keys), plain(folder.held), rows, sorted(folder.racy))
         out.append((parent, name, contents, (folder.tree, folder.times, folder.entries, folder.size_bytes)))
         position = len(out) - 1
         stack += ((position, child, below) for child, below in folder.folders.items())
@@ -147,14 +159,17 @@ def _flat(top: Folder) -> list[Any]:
 
 def _deep(flat: list[Any]) -> Folder:
     folders: list[Folder] = []
+    children: list[dict[str, Folder]] = []
     for parent, name, (key, keys, held, rows, racy), (tree, times, entries, size_bytes) in flat:
         folder = Folder(key)
         folder.keys, folder.held, folder.racy = keys, held, frozenset(racy)
         folder.rows = {path: tuple(Row(*row) for row in value) for path, value in rows.items()}
         folder.tree, folder.times, folder.entries, folder.size_bytes = tree, times, entries, size_bytes
         if parent >= 0:
-            folders[parent].folders[name] = folder
+            children[parent][name] = folder
         folders.append(folder)
+        children.append({})
+        folder.folders = children[-1]
     return folders[0]
 
 

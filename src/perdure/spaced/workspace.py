@@ -13,17 +13,20 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Optional
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Optional
 
 from perdure.spaced.descent import Descent
+from perdure.spaced.engine import SCAN, Engine
 from perdure.spaced.errors import FencedError, ReplacedError
 from perdure.spaced.exclude import Rules
 from perdure.spaced.grain import grain_ns
 from perdure.spaced.index import Index, StatKey, file_clock_ns
+from perdure.spaced.mounts import mounts_below as mounts_below
 from perdure.spaced.paths import DIRECTORY_FLAGS, path_text
 from perdure.spaced.scan import Found, Scan
 from perdure.spaced.staging import Batch, Change, Signature, Staging, key_of
+from perdure.spaced.touched import Spot, Touched, spots_of
 
 CHANGED_TOLD = 1000
 _SAVE_PAUSE_S = 10.0
@@ -51,6 +54,7 @@ class Workspace:
         own: bool,
         exclude: tuple[str, ...] = (),
         max_file_bytes: int = 1 << 30,
+        capture: str = SCAN,
     ) -> None:
         self.root_fd, self.root_path, self.state_dir, self.own = root_fd, os.path.realpath(root_path), state_dir, own
         self.staging = Staging(os.path.join(state_dir, "staging"))
@@ -64,7 +68,10 @@ class Workspace:
         self.temporary: list[str] = []
         self._rules, self.max_file_bytes = Rules(exclude), max_file_bytes
         self._grain_ns: Optional[int] = None
+        self._again: list[str] = []
+        self._audit = False
         self._save_due_s = 0.0
+        self.engine = Engine(capture, root_fd, self.root_path, self.device, self._wanted)
 
     @property
     def _index_path(self) -> str:
@@ -77,9 +84,9 @@ class Workspace:
         now_s = time.monotonic()
         self._save_due_s = now_s + max(_SAVE_PAUSE_S, (now_s - started_s) * _SAVE_SHARE)
 
-    def _save_when_due(self) -> None:
+    def save_when_due(self) -> None:
         """A supervisor may be killed: an index that is a little old still saves its successor most of the hashing."""
-        if time.monotonic() >= self._save_due_s:
+        if self.index.root is not None and time.monotonic() >= self._save_due_s:
             with contextlib.suppress(OSError):  # a full disk must not fail a capture for a cache's sake
                 self.save()
 
@@ -107,19 +114,23 @@ class Workspace:
         *,
         hot: Iterable[tuple[int, int]] = (),
         cancelled: Cancelled = lambda: False,
+        audit: bool = False,
     ) -> dict[str, Any]:
         """The workspace now, in the shape of space.Capture without `left`. Raises FencedError as soon as `cancelled()` is true.
 
+        An audit looks at everything, whatever events told.
         `changed` is relative to the base. Where the base was unknown here and differs, `.` is among it: somewhere. None has nothing to differ from.
         Beside the struct's fields there are `not_held` and `mounts`.
         """
         start, hot_now = key_of(base), frozenset(hot)
         known = self.index.root is not None and self.index.image == self.staging.end and self.staging.since(start) is not None
+        self._audit = audit
         image, found = self._step(self.index, hot_now, cancelled) if known else self._afresh(start, hot_now, cancelled)
         batches = self.staging.since(start) or []
         changed = {} if base is None else compose(batches)
         opaque_changed = {path for batch in batches for path in batch.opaque}
-        self._save_when_due()
+        if self.engine.why:
+            self.save_when_due()
         return self._told(image, found, batches, changed, opaque_changed)
 
     def scan(self, cancelled: Cancelled) -> Index:
@@ -127,7 +138,11 @@ class Workspace:
 
         The chain's index stays as it was, so that the next capture still knows what the log lacks; only one that is off the chain is replaced.
         """
-        _, found, index = self._run(self.index, None, frozenset(), cancelled)
+        seen = self.engine.watch.peek() if self.engine.watch is not None else Touched()
+        with self._started(frozenset()) as start:
+            found, index = self._everything(self.index, None, cancelled, seen, start, watch=False)
+        self._named(index, start)
+        index.opaque = found.opaque
         if self.index.root is None or self.index.image != self.staging.end:
             self.index = index
         self._note(found)
@@ -158,6 +173,7 @@ class Workspace:
         batch = self.staging.begin()
         try:
             image, found, index = self._run(old, batch, hot, cancelled)
+            index.opaque = found.opaque
             batch.opaque = sorted(p for p in {*found.opaque, *old.opaque} if found.opaque.get(p) != old.opaque.get(p))
             batch.image, batch.changes = key_of(image), found.changes if changes is None else changes
             told = bool(batch.opaque) or batch.image != self.staging.end
@@ -177,6 +193,7 @@ class Workspace:
         """A new chain from a base that the chain does not know."""
         if start is not None:
             image, found, index = self._run(self.index, None, hot, cancelled)
+            index.opaque = found.opaque
             if key_of(image) == start:
                 self.staging.restart(start)
                 self._accept(index, found)
@@ -187,12 +204,35 @@ class Workspace:
     def _run(
         self, old: Index, sink: Optional[Batch], hot: frozenset[tuple[int, int]], cancelled: Cancelled
     ) -> tuple[dict[str, Any], Found, Index]:
+        with self._started(hot) as start:
+            other = "the repository came or went" if (old.git is None) != (start.git_fd is None) else ""
+            touched, known = self.engine.take(old, scan="an audit" if self._audit else other)
+            done = self._partly(old, sink, cancelled, touched, start) if known else None
+            if done is None:
+                with self.engine.afresh():
+                    done = self._everything(old, sink, cancelled, touched, start)
+        found, new = done
+        image = self._named(new, start)
+        self._again = found.again
+        self.engine.keep(new)
+        return image, found, new
+
+    @contextlib.contextmanager
+    def _started(self, hot: frozenset[tuple[int, int]]) -> Iterator[_Start]:
         self.check_root()
         if self._grain_ns is None:
             self._grain_ns = grain_ns(self.root_fd, self.state_dir)
-        clock_ns = file_clock_ns()
-        new = Index(self.settings)
-        new.hot = hot
+        git_fd = self._open_git()
+        try:
+            yield _Start(file_clock_ns(), hot, git_fd)
+        finally:
+            if git_fd is not None:
+                os.close(git_fd)
+
+    def _scan(
+        self, old: Index, sink: Optional[Batch], cancelled: Cancelled, start: _Start, *, only: bool, watch: bool
+    ) -> tuple[Scan, Scan]:
+        """Of the files and of git. The second has no rules and no times."""
 
         def scan(times: bool) -> Scan:
             return Scan(
@@ -200,30 +240,71 @@ class Workspace:
                 sink=sink,
                 rules=self._rules if times else Rules(),
                 cancelled=cancelled,
-                hot=frozenset(inode for _, inode in hot | old.hot),
+                hot=frozenset(inode for _, inode in start.hot | old.hot),
                 everything=not old.believable,
-                racy_from_ns=clock_ns - 2 * self._grain_ns if self._grain_ns else None,
-                mounts=mounts_below(self.root_path),
+                racy_from_ns=start.clock_ns - 2 * self._grain_ns if self._grain_ns else None,
+                mounts=self.engine.mounts.now(),
                 max_file_bytes=self.max_file_bytes,
                 times=times,
+                only=only,
+                watch=self.engine.watch if watch else None,
             )
 
-        git_fd = self._open_git()
-        try:
-            files = scan(True)
-            new.root = files.run(self.root_fd, old.root, skip=frozenset([".git"]) if git_fd is not None else frozenset())
-            if git_fd is not None:
-                git = scan(False)
-                new.git = git.run(git_fd, old.git, path=".git")
-                files.found.unstable += git.found.unstable
-        finally:
-            if git_fd is not None:
-                os.close(git_fd)
-        image = {"tree": new.root.tree.hex(), "times": new.root.times.hex(), "clock_ns": clock_ns}
+        return scan(True), scan(False)
+
+    def _everything(
+        self,
+        old: Index,
+        sink: Optional[Batch],
+        cancelled: Cancelled,
+        touched: Touched,
+        start: _Start,
+        *,
+        watch: bool = True,
+    ) -> tuple[Found, Index]:
+        """A scan; what is known to be touched is hashed whatever its key."""
+        files, git = self._scan(old, sink, cancelled, start, only=False, watch=watch)
+        spot, new = touched.spots(), Index(self.settings)
+        new.root = files.run(self.root_fd, old.root, skip=start.skip, spot=spot)
+        if start.git_fd is not None:
+            new.git = git.run(start.git_fd, old.git, path=".git", spot=spot.below.get(".git"))
+        return _together(files, git), new
+
+    def _partly(
+        self, old: Index, sink: Optional[Batch], cancelled: Cancelled, touched: Touched, start: _Start
+    ) -> Optional[tuple[Found, Index]]:
+        """What events told of and all that hangs together with it; None where that leaves a doubt."""
+        files, git = self._scan(old, sink, cancelled, start, only=True, watch=True)
+        unheld = [*old.opaque, *self.not_held, *self.mounts, *self.temporary, *self._again]
+        touched.paths |= self.engine.also(old, (inode for _, inode in start.hot | old.hot), unheld)
+        new, spot, done = Index(self.settings), touched.spots(), set(touched.paths)
+        new.root, new.git = old.root, old.git
+        assert new.root is not None
+        while spot.names or spot.below:
+            new.root = files.run(self.root_fd, new.root, skip=start.skip, spot=spot)
+            if start.git_fd is not None and (".git" in spot.names or ".git" in spot.below):
+                new.git = git.run(start.git_fd, new.git, path=".git", spot=spot.below.get(".git") or Spot())
+            missing = self.engine.more(old, [files.found, git.found], touched.inodes, done)
+            spot = spots_of(missing)
+            done |= missing
+        if files.found.doubtful or git.found.doubtful:
+            self.engine.why = "an event was about a file that its name does not lead to"
+            return None
+        return _together(files, git), new
+
+    def _named(self, new: Index, start: _Start) -> dict[str, Any]:
+        assert new.root is not None
+        image = {"tree": new.root.tree.hex(), "times": new.root.times.hex(), "clock_ns": start.clock_ns}
         if new.git is not None:
             image["git"] = new.git.tree.hex()
-        new.image, new.opaque = key_of(image), files.found.opaque
-        return image, files.found, new
+        new.image, new.hot = key_of(image), start.hot
+        return image
+
+    def _wanted(self, path: str) -> bool:
+        """True for a directory that is looked at, as far as its own path decides."""
+        if not self.own and (path == ".git" or path.startswith(".git/")):
+            return True
+        return not (self._rules and self._rules.leave_out(path, directory=True))
 
     def _open_git(self) -> Optional[int]:
         """The top-level `.git` directory of an in-place root."""
@@ -261,6 +342,25 @@ class Workspace:
         }
 
 
+class _Start(NamedTuple):
+    """What is the same for all of one capture. `git_fd` is the top-level `.git` of an in-place root."""
+
+    clock_ns: int
+    hot: frozenset[tuple[int, int]]
+    git_fd: Optional[int]
+
+    @property
+    def skip(self) -> frozenset[str]:
+        return frozenset() if self.git_fd is None else frozenset([".git"])
+
+
+def _together(files: Scan, git: Scan) -> Found:
+    """What is told of a capture. Of git only what changed while it was read."""
+    files.found.unstable += git.found.unstable
+    files.found.again += git.found.again
+    return files.found
+
+
 def compose(batches: list[Batch]) -> dict[str, Change]:
     """What the batches changed together: a path that ends as it began is not changed."""
     total: dict[str, Change] = {}
@@ -268,19 +368,3 @@ def compose(batches: list[Batch]) -> dict[str, Change]:
         for path, (before, after) in batch.changes.items():
             total[path] = (total[path][0] if path in total else before, after)
     return {path: change for path, change in total.items() if change[0] != change[1]}
-
-
-def mounts_below(root_path: str) -> frozenset[str]:
-    """Mount points below the root, relative to it, from Linux's /proc/self/mountinfo (proc(5)); elsewhere the scan goes by device alone."""
-    if sys.platform != "linux":
-        return frozenset()
-    prefix = os.fsencode(root_path).rstrip(b"/") + b"/"
-    with open("/proc/self/mountinfo", "rb") as file:
-        points = [_unescaped(line.split(b" ")[4]) for line in file]
-    return frozenset(os.fsdecode(point[len(prefix) :]) for point in points if point.startswith(prefix))
-
-
-def _unescaped(point: bytes) -> bytes:
-    for code, char in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-        point = point.replace(code, char)
-    return point
