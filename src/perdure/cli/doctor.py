@@ -18,17 +18,25 @@ from msgspec import Struct
 import perdure
 from perdure.api import Opened
 from perdure.cli.opening import opened
+from perdure.cli.sizes import shown_bytes
 from perdure.cli.telling import json_line
+from perdure.engine.disk import usage
 from perdure.engine.places import check_root
 from perdure.history.line import Style, plain
 from perdure.history.paint import Paint
+from perdure.log.connection import WAL_LIMIT_BYTES
 from perdure.log.filesystem import kind_of
-from perdure.record.errors import UsageError
+from perdure.record.errors import CorruptLogError, UsageError
 from perdure.space.launch import bubblewrap, namespace_problem
 from perdure.spaced.boot import boot_id
 
 Verdict = Literal["good", "note", "bad"]
 _STYLES: dict[Verdict, Style] = {"good": "plus", "note": "workspace", "bad": "failure"}
+
+
+COUNTING_S = 2.0
+WORTH_BYTES = 100_000_000
+"""Below this nobody need be told to collect."""
 
 
 class Finding(Struct, frozen=True):
@@ -55,7 +63,14 @@ def doctor(directory: str, as_json: bool) -> int:
 
 async def _doctor(directory: str, as_json: bool) -> int:
     async with opened() as home:
-        findings = [*_program(), *await _home(home), *_workspace(Path(directory), home), *_custody(), *_tools()]
+        findings = [
+            *_program(),
+            *await _home(home),
+            *await _store(home),
+            *_workspace(Path(directory), home),
+            *_custody(),
+            *_tools(),
+        ]
     if as_json:
         print(json_line({finding.name: msgspec.to_builtins(finding) for finding in findings}))
     else:
@@ -92,6 +107,43 @@ async def _home(home: Opened) -> list[Finding]:
         Finding("sqlite", f"{apsw.sqlite_lib_version()}: {said}"),
         Finding("home", f"{path} ({kind_of(path)}), {count} session{'' if count == 1 else 's'}, {free / 1e9:.1f} GB free"),
     ]
+
+
+async def _store(home: Opened) -> list[Finding]:
+    used = await asyncio.to_thread(usage, home.home.path)
+    store = ", ".join(f"{name} {shown_bytes(size_bytes)}" for name, size_bytes in used.store.items())
+    kept = f"{shown_bytes(used.spaces)}, outputs {shown_bytes(used.outputs)}, not yet in the log {shown_bytes(used.staged)}"
+    found = [
+        _within_limit(store, max((size for name, size in used.store.items() if name.endswith("-wal")), default=0)),
+        Finding("spaces", f"{used.folders} state folder{'' if used.folders == 1 else 's'}: {kept}"),
+        await _collectable(home),
+    ]
+    if used.aside:
+        remedy = "`perdure salvage ls SESSION` shows where they are; they belong to whoever takes them away"
+        what = f"{used.aside_files} file{'' if used.aside_files == 1 else 's'} too large to be stored, {shown_bytes(used.aside)}"
+        found.append(Finding("moved aside", what, "note", remedy))
+    return found
+
+
+def _within_limit(store: str, wal_bytes: int) -> Finding:
+    if wal_bytes <= WAL_LIMIT_BYTES:
+        return Finding("store", store)
+    return Finding("store", store, "note", "a process reads for very long, so that a WAL can't be written back: end it")
+
+
+async def _collectable(home: Opened) -> Finding:
+    """Counted, as long as that is quick."""
+    try:
+        async with asyncio.timeout(COUNTING_S):
+            would = await home.collect(dry_run=True)
+    except TimeoutError:
+        return Finding("garbage", "there is much to look through; `perdure gc --dry-run` counts it")
+    except CorruptLogError as error:
+        return Finding("garbage", str(error), "note")
+    size = shown_bytes(would.bytes)
+    if would.bytes < WORTH_BYTES:
+        return Finding("garbage", f"{size} that no session needs")
+    return Finding("garbage", f"{size} that no session needs", "note", "`perdure gc` frees it")
 
 
 def _workspace(directory: Path, home: Opened) -> list[Finding]:

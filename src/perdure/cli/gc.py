@@ -56,9 +56,9 @@ def _age_s(context: click.Context, option: click.Parameter, value: str | None) -
     help="First remove settled sessions, oldest first, until the rest fits: 500MB, 5GiB.",
 )
 def gc(dry_run: bool, older_s: float | None, keep_bytes: int | None) -> None:
-    """Free what no session names any more. Sessions may be at work meanwhile.
+    """Free the room that no session needs any more.
 
-    Sessions with open work, running or waiting, are never removed.
+    Sessions may be at work meanwhile. Sessions with open work, running or waiting, are never removed.
     """
     asyncio.run(_gc(dry_run, older_s, keep_bytes))
 

@@ -13,9 +13,10 @@ from perdure.cli.opening import opened, spelled
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION…")
 @click.option("--force", is_flag=True, help="Also where work is open or a driver lives: that is given up first.")
 def rm(sessions: tuple[str, ...], force: bool) -> None:
-    """Remove settled sessions, with their logs and what recovery salvaged in them.
+    """Remove sessions that nobody needs any more.
 
-    The directories they worked in stay as they are. What a fork begins with stays with the fork. `gc` gives the room back.
+    Their logs go, and what recovery salvaged in them. A session must be settled. The directories they worked in stay as they are, and what a fork
+    begins with stays with the fork. `gc` gives the room back.
     """
     asyncio.run(_rm(sessions, force))
 
