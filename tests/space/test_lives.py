@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from perdure.record.errors import SpaceGoneError
+from perdure.space import death, supervisor
 from perdure.space.client import HostSpace
 from perdure.space.space import Exec
 from tests.space.conftest import Place, step_numbers, until_async
@@ -65,3 +67,18 @@ async def _killed_at(place: Place, number: int, folder: Path) -> None:
             raise AssertionError(f"{state} after step {number}")
     await space.close()
     place.kill()
+
+
+def test_a_supervisor_whose_folder_was_deleted_lets_go_of_the_directory(place: Place) -> None:
+    """It was never asked for anything, so neither the home nor a log could name it; the next one gets the directory all the same."""
+
+    async def main() -> None:
+        folder = place.folder
+        await (await place.find(1)).space.close()
+        known = supervisor.recorded(folder)
+        assert known is not None
+        shutil.rmtree(folder)
+        await until_async(lambda: death.dead(known.init, known.boot_id))
+        assert (await place.find(2)).fresh
+
+    asyncio.run(main())

@@ -1,6 +1,6 @@
 """The supervisor's life: lock, identity, floor, ledger, root, then a lane's thread for each connection until nobody needs it.
 
-    spaced STATE ROOT --epoch N [--ready-fd N] [--detach] [--own] [--exclude JSON] [--idle-s S] [--sandbox JSON]     serve
+    spaced STATE ROOT --epoch N [--ready-fd N] [--detach] [--own] [--exclude JSON] [--capture ENGINE] [--idle-s S] [--sandbox JSON]     serve
     spaced --scan ROOT STATE [--base JSON]               print one capture, change nothing; what equals the base is copied nowhere
 
 The main thread accepts, reaps and ticks; it never waits for anything else. Signals arrive through a wake-up descriptor, so nothing is
@@ -22,6 +22,7 @@ from typing import Any
 
 from perdure.spaced import confine, selftest, state, wire
 from perdure.spaced.custody import Custody
+from perdure.spaced.engine import AUTO
 from perdure.spaced.fence import Gate
 from perdure.spaced.keeper import rename
 from perdure.spaced.ledger import Ledger
@@ -100,8 +101,9 @@ class Supervisor:
         workspace_folder = os.path.join(self._folder, "workspace")
         os.makedirs(workspace_folder, mode=0o700, exist_ok=True)
         workspace = Workspace(
-            self._root_fd, self._root, workspace_folder, own=self._options["own"], exclude=tuple(self._options["exclude"])
+            self._root_fd, self._root, workspace_folder, own=self._options["own"], exclude=tuple(self._options["exclude"]), capture=self._options["capture"]
         )
+        self.identity["capture"] = workspace.engine.told
         self._operations = Operations(self._folder, self.gate, ledger, custody, workspace)
         self._listen()
 
@@ -171,13 +173,18 @@ class Supervisor:
 
     def _tick(self, idle_s: float) -> None:
         now = time.monotonic()
+        if self._deleted():
+            self._ending = True
+            return
         for requests, lane in list(self._lanes.items()):
             if requests.busy_since is not None and now - requests.busy_since > wire.BEAT_S:
                 lane.beat()
         if self._operations.ledger.running():
             self._operations.ledger.stamp()
             self._idle_since = now
-        elif self._lanes:
+            return
+        self._operations.save()
+        if self._lanes:
             self._idle_since = now
         elif now - self._idle_since > idle_s:
             self._ending = not self._operations.custody.living()
@@ -186,9 +193,17 @@ class Supervisor:
     def _end(self) -> int:
         """Everything dies in order, so that the next life knows that nothing of this one is left."""
         step("life ends")
+        if self._deleted():
+            with self.gate.lock:
+                self._operations.kill_all()
+            return 0
         self._operations.shut_down()
         os.unlink(os.path.join(self._folder, "s-%d" % self.identity["instance"]))
         return 0
+
+    def _deleted(self) -> bool:
+        """Its folder is gone: nobody can reach it there, and its word proves nothing any more."""
+        return os.fstat(self._lock_fd).st_nlink == 0
 
 
 def _scan(root: str, folder: str, base: dict[str, Any] | None) -> int:
@@ -210,7 +225,7 @@ def _ready(fd: int | None, answer: dict[str, Any], code: int) -> int:
 
 def _options(arguments: list[str]) -> dict[str, Any]:
     options: dict[str, Any] = {"paths": [], "scan": False, "own": False, "detach": False, "ready": None}
-    options.update({"epoch": 0, "exclude": [], "idle_s": IDLE_S, "base": None, "sandbox": None})
+    options.update({"epoch": 0, "exclude": [], "idle_s": IDLE_S, "capture": AUTO, "base": None, "sandbox": None})
     rest = iter(arguments)
     for argument in rest:
         if argument in ("--scan", "--own", "--detach"):
@@ -221,6 +236,8 @@ def _options(arguments: list[str]) -> dict[str, Any]:
             options["epoch"] = int(next(rest))
         elif argument in ("--exclude", "--base", "--sandbox"):
             options[argument[2:]] = json.loads(next(rest))
+        elif argument == "--capture":
+            options["capture"] = next(rest)
         elif argument == "--idle-s":
             options["idle_s"] = float(next(rest))
         else:
