@@ -1,0 +1,1 @@
+"""The crash campaign: random violence against real sessions, judged by an oracle."""
