@@ -90,6 +90,7 @@ class Opened:
         network: bool = False,
         binds: Iterable[str | os.PathLike[str]] = (),
         custody: str = "auto",
+        capture: str = "auto",
         instructions: str = "",
         turn_budget: Budget = DEFAULT_BUDGET,
         session_budget: Budget = Budget(),
@@ -97,6 +98,8 @@ class Opened:
         """With a model and a directory a new session (named `id`, if given); else the one that `id` (or a unique prefix) or the directory names.
 
         A `space` of kind `sandbox` has no network without `network`, and of other directories only `binds`, to read.
+        `capture` is how the workspace is looked at after a call: `watch` by events, `scan` at everything, `strict` by events and before each
+        changing call at everything, `auto` by events where they can be had.
         `tools` are added to the built-in ones; a function becomes a tool of class `external` in the driver's place.
         """
         if model is None:
@@ -113,6 +116,7 @@ class Opened:
             network=network,
             binds=binds,
             custody=custody,
+            capture=capture,
             tools=(*BUILTIN, *added),
             instructions=instructions,
             turn_budget=turn_budget,

@@ -29,6 +29,7 @@ from perdure.log.filesystem import kind_of
 from perdure.record.errors import CorruptLogError, UsageError
 from perdure.space.launch import bubblewrap, namespace_problem
 from perdure.spaced.boot import boot_id
+from perdure.spaced.engine import probe
 
 Verdict = Literal["good", "note", "bad"]
 _STYLES: dict[Verdict, Style] = {"good": "plus", "note": "workspace", "bad": "failure"}
@@ -153,8 +154,17 @@ def _workspace(directory: Path, home: Opened) -> list[Finding]:
         return [Finding("directory", str(error), "note")]
     return [
         Finding("directory", f"{root} ({kind_of(root)})"),
-        Finding("engine", "scan: every capture stats the whole tree and hashes what differs"),
+        _capture(root),
     ]
+
+
+def _capture(root: Path) -> Finding:
+    told = probe(root)
+    if told == "watch":
+        return Finding(
+            "engine", "watch: a capture looks at what inotify told of; a scan of the whole tree when the session settles"
+        )
+    return Finding("engine", f"{told}: every capture stats the whole tree and hashes what differs", "note")
 
 
 def _custody() -> list[Finding]:

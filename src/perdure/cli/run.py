@@ -49,6 +49,12 @@ MODEL = "PERDURE_MODEL"
     type=click.Choice(("auto", "pidns", "unproven")),
     help="How the death of its processes is proven; by default auto.",
 )
+@click.option(
+    "--capture",
+    type=click.Choice(("auto", "scan", "watch", "strict")),
+    help="How the directory is looked at after a call: by events (watch), in full (scan), or by events and in full before each changing call "
+    "(strict); by default by events where they can be had.",
+)
 @click.option("--max-turns", type=click.IntRange(1), metavar="N", help="Model responses a prompt may take.")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Tokens a prompt may take, input and output together.")
 @click.option(
@@ -156,6 +162,7 @@ def _new(
     network: bool | None,
     binds: tuple[str, ...] | None,
     custody: str | None,
+    capture: str | None,
     max_turns: int | None,
     max_tokens: int | None,
     max_seconds: float | None,
@@ -167,5 +174,6 @@ def _new(
         "network": bool(network),
         "binds": binds or (),
         "custody": custody or "auto",
+        "capture": capture or "auto",
         "turn_budget": Budget(max_turns, max_tokens, max_seconds, max_failures or DEFAULT_BUDGET.failures),
     }

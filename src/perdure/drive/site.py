@@ -71,7 +71,9 @@ class Site:
         """The workspace's image now. Where it differs from the log's, that is somebody's work and becomes a fact."""
         known = self._journal.view.workspace.image
         settled, self._unsettled = self._unsettled, None
-        capture = await self.space.capture(known, settled=settled)
+        created = self._journal.state.session.created
+        strict = created is not None and created.capture == "strict" and found_by == "before_call"
+        capture = await self.space.capture(known, settled=settled, audit=strict or found_by == "audit")
         if known is not None and capture.image.same(known) and not capture.opaque_changed:
             return known
         await self.take(capture.chunks)

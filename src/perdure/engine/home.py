@@ -81,6 +81,7 @@ class Home:
         network: bool = False,
         binds: Iterable[str | os.PathLike[str]] = (),
         custody: str = "auto",
+        capture: str = "auto",
         tools: Iterable[Tool] = BUILTIN,
         instructions: str = "",
         turn_budget: Budget = DEFAULT_BUDGET,
@@ -88,7 +89,7 @@ class Home:
     ) -> str:
         """A new session on a directory; its id. Everything that can be wrong is found before anything is stored."""
         root = places.check_root(directory, self.path)
-        bound = self.spaces.check(space, custody, root, network=network, binds=binds)
+        bound = self.spaces.check(space, custody, root, network=network, binds=binds, capture=capture)
         options = model_options or {}
         if model.startswith("scripted:"):
             model = f"scripted:{Path(model.partition(':')[2]).expanduser().absolute()}"
@@ -105,6 +106,7 @@ class Home:
             space=space,
             network=network,
             custody=custody,
+            capture=capture,
             tools=names,
             tools_digest=tools_digest,
             turn_budget=turn_budget,

@@ -15,6 +15,7 @@ from perdure.space import death, sandbox, supervisor
 from perdure.space.host import HostSpaces
 from perdure.space.launch import Custody, bubblewrap
 from perdure.space.sandbox import Sandbox
+from perdure.spaced.engine import CHOICES
 from perdure.spaced.tree import TREE_LEAF, encode_leaf, sha256
 from perdure.state.workspace import Workspace
 
@@ -32,13 +33,22 @@ class Hosting:
         self._spaces = HostSpaces(home, idle_s=idle_s)
 
     def check(
-        self, space: str, custody: str, root: Path, *, network: bool = False, binds: Iterable[str | os.PathLike[str]] = ()
+        self,
+        space: str,
+        custody: str,
+        root: Path,
+        *,
+        network: bool = False,
+        binds: Iterable[str | os.PathLike[str]] = (),
+        capture: str = "auto",
     ) -> tuple[str, ...]:
         """What a new session asks for can be had here; its binds, as absolute paths. UsageError with the remedy."""
         if space not in KINDS:
             raise UsageError(f"there is no Space of kind '{space}'; it is one of {', '.join(KINDS)}")
         if custody not in get_args(Custody):
             raise UsageError(f"there is no custody '{custody}'; it is one of {', '.join(get_args(Custody))}")
+        if capture not in CHOICES:
+            raise UsageError(f"there is no capture engine '{capture}'; it is one of {', '.join(CHOICES)}")
         if space == "host":
             if network or tuple(binds):
                 raise UsageError(
@@ -81,6 +91,7 @@ class Hosting:
             env=self.environ,
             accepted=accepted,
             sandbox=Sandbox(created.network, binding.binds) if created.space == "sandbox" else None,
+            capture=created.capture,
         )
         if found.previous is not None:
             dead_at_ns, dead_instance = found.previous.dead_at_ns, found.previous.instance

@@ -125,6 +125,7 @@ class SessionCreated(_Body, frozen=True, tag="session_created"):
     space: str = "host"
     network: bool = False
     custody: str = "auto"
+    capture: str = "auto"
     tools: tuple[str, ...] = ()
     tools_digest: Digest | None = None
     policy: dict[str, Any] = {}

@@ -35,7 +35,8 @@ class HostSpace:
         self.init = init
         held = hello.get("self_test", {})
         hermetic = bool(held) and all(held.values())
-        self.traits = Traits(custody=hello["custody"], hermetic=hermetic, own_workspace=own_workspace)
+        told = hello.get("capture", "")
+        self.traits = Traits(custody=hello["custody"], hermetic=hermetic, own_workspace=own_workspace, capture=told)
         self.position: int = hello["position"]
 
     # ---- operations
@@ -70,8 +71,8 @@ class HostSpace:
 
     # ---- the workspace
 
-    async def capture(self, base: Image | None, *, settled: Image | None = None) -> Capture:
-        return msgspec.convert(await self._ask("capture", base=_image(base), settled=_image(settled)), Capture)
+    async def capture(self, base: Image | None, *, settled: Image | None = None, audit: bool = False) -> Capture:
+        return msgspec.convert(await self._ask("capture", base=_image(base), settled=_image(settled), audit=audit), Capture)
 
     async def chunks(self, digests: Iterable[Digest]) -> AsyncIterator[tuple[Digest, bytes]]:
         wanted = sorted(set(digests))

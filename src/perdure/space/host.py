@@ -89,6 +89,7 @@ class HostSpaces:
         exclude: Sequence[str] = (),
         accepted: bool = False,
         sandbox: Sandbox | None = None,
+        capture: str = "auto",
     ) -> Opened:
         """Reach the living supervisor, or start its next life. It is not fenced yet if it was reached.
 
@@ -105,6 +106,7 @@ class HostSpaces:
         opening = _Opening(folder, root, epoch, environment, own_workspace=own_workspace, accepted=accepted, sandbox=sandbox)
         arguments = ["--epoch", str(epoch), *(["--own"] if own_workspace else [])]
         arguments += ["--exclude", msgspec.json.encode(list(exclude)).decode()] if exclude else []
+        arguments += ["--capture", capture]
         arguments += ["--idle-s", str(self._idle_s)] if self._idle_s is not None else []
         return await opening.run("pidns" if sandbox is not None else choose(custody), arguments)
 

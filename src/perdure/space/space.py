@@ -186,7 +186,10 @@ class Restored(Struct, frozen=True, omit_defaults=True):
 
 
 class Traits(Struct, frozen=True, omit_defaults=True):
-    """`rollback_free`: nobody can roll this Space back, since its kernel is the one that holds the log."""
+    """`rollback_free`: nobody can roll this Space back, since its kernel is the one that holds the log.
+
+    `capture` says in words how its workspace is captured: by events (`watch`), or by a scan and why.
+    """
 
     custody: Literal["pidns", "unproven"]
     hermetic: bool = False
@@ -194,6 +197,7 @@ class Traits(Struct, frozen=True, omit_defaults=True):
     remote: bool = False
     own_workspace: bool = False
     rollback_free: bool = True
+    capture: str = ""
 
 
 ChunkSource = Callable[[Iterable[Digest]], Awaitable[Mapping[Digest, bytes]]]
@@ -232,8 +236,8 @@ class Space(Protocol):
         """SIGTERM, then SIGKILL after the grace; returns when every process of it is dead. Cause: abort."""
         ...
 
-    async def capture(self, base: Image | None, *, settled: Image | None = None) -> Capture:
-        """The workspace now. `settled` says on the way what `settle` says by itself."""
+    async def capture(self, base: Image | None, *, settled: Image | None = None, audit: bool = False) -> Capture:
+        """The workspace now. `settled` says on the way what `settle` says by itself. An audit looks at everything, whatever events told."""
         ...
 
     def chunks(self, digests: Iterable[Digest]) -> AsyncIterator[tuple[Digest, bytes]]:

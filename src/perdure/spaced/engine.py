@@ -7,9 +7,10 @@ that it was (R4), with racy and unheld paths those paths. Whatever leaves a doub
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Optional
+from typing import Optional, Union
 
 from perdure.spaced.index import Folder, Index, names_of
 from perdure.spaced.mounts import Mounts
@@ -124,6 +125,18 @@ class Engine:
             except OSError as error:
                 self._unwatchable, self._try_again_s = error.strerror or str(error), time.monotonic() + AGAIN_S
         return self.watch
+
+
+def probe(root: Union[str, os.PathLike[str]]) -> str:
+    """What `auto` is on this directory, in the words of `told`, as far as that can be known before its directories are counted."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    engine = Engine(AUTO, fd, os.path.realpath(root), os.fstat(fd).st_dev, lambda path: True)
+    try:
+        engine._listening()
+    finally:
+        engine.close()
+        os.close(fd)
+    return engine.told
 
 
 def _names(root: Optional[Folder], git: Optional[Folder], inodes: set[int]) -> Iterator[tuple[str, int]]:

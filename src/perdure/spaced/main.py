@@ -101,7 +101,12 @@ class Supervisor:
         workspace_folder = os.path.join(self._folder, "workspace")
         os.makedirs(workspace_folder, mode=0o700, exist_ok=True)
         workspace = Workspace(
-            self._root_fd, self._root, workspace_folder, own=self._options["own"], exclude=tuple(self._options["exclude"]), capture=self._options["capture"]
+            self._root_fd,
+            self._root,
+            workspace_folder,
+            own=self._options["own"],
+            exclude=tuple(self._options["exclude"]),
+            capture=self._options["capture"],
         )
         self.identity["capture"] = workspace.engine.told
         self._operations = Operations(self._folder, self.gate, ledger, custody, workspace)

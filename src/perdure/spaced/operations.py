@@ -114,11 +114,19 @@ class Operations:
         with self.ledger.changed:
             self.ledger.changed.notify_all()
 
-    def capture(self, base: dict[str, Any] | None, cancelled: Callable[[], bool]) -> dict[str, Any]:
+    def save(self) -> None:
+        """While nobody waits: the index cache, where that is due."""
+        if self.workspace_lock.acquire(blocking=False):
+            try:
+                self.workspace.save_when_due()
+            finally:
+                self.workspace_lock.release()
+
+    def capture(self, base: dict[str, Any] | None, cancelled: Callable[[], bool], *, audit: bool = False) -> dict[str, Any]:
         with self.workspace_lock:
             step("capture")
             living = self.custody.living()
-            capture = self.workspace.capture(base, hot=processes.hot(living), cancelled=cancelled)
+            capture = self.workspace.capture(base, hot=processes.hot(living), cancelled=cancelled, audit=audit)
             left = self._left(living)
             step("captured")
         return {**capture, "left": left} if left else capture

@@ -100,6 +100,7 @@ class Requests:
         version = wire.version(request["versions"])
         if "env" in request:
             self._environment = request["env"]
+        self._identity["capture"] = self._operations.workspace.engine.told
         return {**self._identity, "version": version, "floor": self._gate.floor, "position": self._ledger.position}
 
     def _do_leave(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
@@ -152,7 +153,7 @@ class Requests:
     def _do_capture(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         if request.get("settled"):
             self._operations.settle(request["settled"])
-        return self._operations.capture(request.get("base"), self._cancelled(epoch))
+        return self._operations.capture(request.get("base"), self._cancelled(epoch), audit=bool(request.get("audit")))
 
     def _do_chunks(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         """Frames of whole chunks; each frame's header names them with their sizes."""

@@ -63,7 +63,7 @@ def carry_out(
         work = _Work(workspace, descent, Source(fetch), cancelled)
         work.run([item for path, item in items.items() if path in chosen])
         _remove_locks(workspace, descent, plan, cancelled)
-    capture = workspace.capture(target, cancelled=cancelled)
+    capture = workspace.capture(target, cancelled=cancelled, audit=True)
     step("restore verified")
     done = sorted(map(path_text, work.done))
     changed = sorted({*told.get("kept", ()), *map(path_text, work.kept)}.difference(done))
