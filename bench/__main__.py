@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from bench import machine, starting, takeover, turns
+from bench import machine, starting, store, takeover, turns
 from bench.figure import Figure
 
 PARTS: dict[str, Callable[[Path], Iterator[Figure]]] = {
@@ -18,6 +18,7 @@ PARTS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "turn": turns.measure,
     "takeover": takeover.measure,
     "starting": starting.measure,
+    "store": store.measure,
 }
 
 
