@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,10 @@ OLDEST_SQLITE = 3_051_003
 """Before 3.51.3 a checkpoint racing with a commit could lose committed pages (the WAL-reset bug, sqlite.org/wal.html)."""
 
 WAL_LIMIT_BYTES = 64 << 20
+"""Above it somebody has been reading for very long, and is looked for. Once that one is gone, the file shrinks to twice what starts a checkpoint."""
+
+SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.0003, 0.004
+"""Between two looks at a lock that somebody else holds: commits hold it for less."""
 
 
 class Pragmas(Struct, frozen=True):
@@ -35,13 +40,33 @@ def connect(path: Path, pragmas: Pragmas, vfs: str | None, *, busy_s: float) -> 
     refuse_old_sqlite(apsw.SQLITE_VERSION_NUMBER)
     connection = apsw.Connection(private_uri(path), PRIVATE, vfs)
     try:
-        connection.set_busy_timeout(int(busy_s * 1000))
+        be_patient(connection, busy_s)
         _prepare(connection, pragmas)
         _forget_old_wal(connection, busy_s)
     except BaseException:
         shut(connection)
         raise
     return connection
+
+
+def be_patient(connection: apsw.Connection, busy_s: float) -> None:
+    """Wait so long for a lock, with many short looks.
+
+    SQLite's own looks grow to 100 ms apart, so that of processes that commit all the time one may wait for seconds behind the others.
+    """
+    since = 0.0
+
+    def look_again(looks: int) -> bool:
+        nonlocal since
+        now = time.monotonic()
+        if looks == 0:
+            since = now
+        if now - since >= busy_s:
+            return False
+        time.sleep(min(LONGEST_LOOK_S, SHORTEST_LOOK_S * 2.0 ** min(looks, 8)))
+        return True
+
+    connection.set_busy_handler(look_again)
 
 
 def shut(connection: apsw.Connection) -> None:
@@ -71,7 +96,7 @@ def _prepare(connection: apsw.Connection, wanted: Pragmas) -> None:
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", wanted.synchronous)
     connection.pragma("wal_autocheckpoint", 0)
-    connection.pragma("journal_size_limit", WAL_LIMIT_BYTES)
+    connection.pragma("journal_size_limit", 2 * wanted.checkpoint_pages * wanted.page_bytes)
     connection.pragma("trusted_schema", 0)
     expected: dict[str, object] = {"journal_mode": "wal", "synchronous": wanted.synchronous, "page_size": wanted.page_bytes}
     if sys.platform == "darwin":
@@ -95,4 +120,4 @@ def _forget_old_wal(connection: apsw.Connection, busy_s: float) -> None:
     except (apsw.BusyError, apsw.LockedError, apsw.FullError):
         return
     finally:
-        connection.set_busy_timeout(int(busy_s * 1000))
+        be_patient(connection, busy_s)

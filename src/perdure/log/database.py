@@ -26,7 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import apsw
 
 from perdure.log import schema
-from perdure.log.connection import WAL_LIMIT_BYTES, Pragmas, connect, shut
+from perdure.log.connection import WAL_LIMIT_BYTES, Pragmas, be_patient, connect, shut
 from perdure.log.holder import READERS, Patience, end_stopped_holder
 from perdure.log.inodes import Inodes
 from perdure.log.store import Mark
@@ -261,7 +261,7 @@ class Database:
             self._checkpoint(connection, apsw.SQLITE_CHECKPOINT_TRUNCATE)
         finally:
             if self._connection is connection:
-                connection.set_busy_timeout(int(self._busy_s * 1000))
+                be_patient(connection, self._busy_s)
 
     def _checkpoint(self, connection: apsw.Connection, mode: int) -> None:
         """Without room, or while others hold it, the WAL keeps everything and the next commit comes here again."""
