@@ -102,7 +102,7 @@ class Violence:
             first = self.world.start("run", "--session", SESSION, "--request-id", FIRST, FIRST, step=step)
         else:
             options = ["--session", SESSION, "--request-id", FIRST, "-C", str(self.world.root)]
-            options += ["--model", f"scripted:{self.world.script}", "--space", plan.space]
+            options += ["--model", f"scripted:{self.world.script}", "--space", plan.space, "--capture", plan.capture]
             first = self.world.start("run", *options, FIRST, step=step)
         with contextlib.suppress(HangingError):
             wait_for(lambda: self.world.status(first) is not None or self._first_is_stored(first), "the first submission", STEP_S)

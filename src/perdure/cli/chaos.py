@@ -19,7 +19,13 @@ SEED_BITS = 32
     "--seed", type=click.IntRange(0), metavar="S", help="Where the choices come from; by default a new one, which is shown."
 )
 @click.option("--calls", type=click.IntRange(1, 100), default=6, show_default=True, metavar="N", help="Calls in each session.")
-@click.option("--space", type=click.Choice(("host",)), default="host", show_default=True, help="The kind of Space.")
+@click.option("--space", type=click.Choice(("host", "sandbox")), default="host", show_default=True, help="Where commands run.")
+@click.option(
+    "--engine",
+    "capture",
+    type=click.Choice(("auto", "scan", "watch", "strict")),
+    help="How the workspace is captured; by default chosen by each run's seed.",
+)
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, metavar="J", help="Runs at a time.")
 @click.option("--keep", is_flag=True, help="Leave every run's folder, not only those of inconsistent ones.")
 def chaos(**options: Any) -> int:
