@@ -33,7 +33,7 @@ from perdure.spaced.index import (
 from perdure.spaced.names import plain
 from perdure.spaced.paths import DIRECTORY_FLAGS
 from perdure.spaced.staging import Batch, Change, Signature
-from perdure.spaced.temporary import is_temporary
+from perdure.spaced.temporary import is_nameless, is_temporary
 from perdure.spaced.touched import WHOLE, Spot, below
 from perdure.spaced.tree import (
     ROWS,
@@ -199,7 +199,7 @@ class Scan:
             try:
                 status = os.stat(name, dir_fd=frame.fd, follow_symlinks=False)
             except FileNotFoundError:
-                if before is None and name in spot.written:
+                if before is None and name in spot.written and not is_nameless(name):
                     self.found.doubtful.append(frame.below(name))
             else:
                 self._look_at(frame, name, before, status)

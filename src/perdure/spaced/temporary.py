@@ -14,3 +14,8 @@ def temporary_name() -> str:
 
 def is_temporary(name: str) -> bool:
     return name[0] == "." and _PATTERN.fullmatch(name) is not None
+
+
+def is_nameless(name: str) -> bool:
+    """What events call a file that was made without a name (O_TMPFILE of open(2)); it gets one by a link, which is an event of its own."""
+    return name[0] == "#" and name[1:].isdigit()

@@ -80,11 +80,11 @@ class Watch:
         threading.Thread(target=self._read, name="watch", daemon=True).start()
 
     def close(self) -> None:
-        """The thread goes, and the kernel's watches with the last descriptor."""
+        """The thread goes, and the kernel's watches with it."""
         with self._lock:
             if not self._closed:
                 self._closed = True
-                os.close(self._wake_end)
+                os.write(self._wake_end, b"x")
 
     # ---- from captures
 
@@ -180,22 +180,25 @@ class Watch:
         while True:
             poller.poll()
             with self._lock:
-                try:
-                    if self._closed:
-                        self._inotify.close()
-                        os.close(self._wake)
-                        return
-                    self._drain()
-                except Exception as error:  # A watch that ended without a word would miss everything from then on.
-                    traceback.print_exc()
-                    self._closed, self.broken = True, "%s: %s" % (type(error).__name__, error)
+                self._drain()
+                if self._closed:
+                    self._inotify.close()
+                    os.close(self._wake)
+                    os.close(self._wake_end)
+                    return
 
     def _drain(self) -> bool:
         if self._closed:
             return False
-        events = self._inotify.read()
-        for event in events:
-            self._apply(event)
+        try:
+            events = self._inotify.read()
+            for event in events:
+                self._apply(event)
+        except Exception as error:  # A watch that ended without a word would miss everything from then on.
+            traceback.print_exc()
+            self.broken = "%s: %s" % (type(error).__name__, error)
+            self.close()
+            return False
         return bool(events)
 
     # ---- events
