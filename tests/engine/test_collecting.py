@@ -25,7 +25,8 @@ from perdure.record import records as r
 from perdure.record.errors import CorruptLogError
 from perdure.record.parts import Blob, Digest
 from perdure.space import content, image
-from perdure.spaced.tree import DIRECTORY, decode_payload
+from perdure.spaced.tree import DIRECTORY, TIMES_LEAF, TREE_LEAF, chunk_payload, decode_payload, directory_payload
+from perdure.spaced.trie import encode_directory
 from tests.stage import bash, call, home_at, play, stage, turn, write_script
 
 ROOT = Path(__file__).parents[2]
@@ -110,9 +111,6 @@ def test_a_salvage_is_kept(tmp_path: Path) -> None:
             session = await opened.session("s", directory=root, model=write_script(tmp_path / "s.json", "hello"))
             grant, _ = await store.acquire("s", opened.home.owner, expected=0)
             nodes = {}
-            from perdure.spaced.tree import TREE_LEAF, chunk_payload
-            from perdure.spaced.trie import encode_directory
-
             data = random.Random(1).randbytes(60_000)
             top = encode_directory(
                 TREE_LEAF,
@@ -131,12 +129,9 @@ def test_a_salvage_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_node_that_was_met_as_content_first_is_walked_all_the_same(tmp_path: Path) -> None:
-    """A file may hold the very bytes of a node."""
+    """A file of another session may hold the very bytes of a node."""
 
     async def story() -> None:
-        from perdure.spaced.tree import TREE_LEAF, chunk_payload, directory_payload
-        from perdure.spaced.trie import encode_directory
-
         nodes: dict[str, bytes] = {}
 
         def keep(name: bytes, node: bytes) -> None:
@@ -148,15 +143,14 @@ def test_a_node_that_was_met_as_content_first_is_walked_all_the_same(tmp_path: P
         outer = encode_directory(TREE_LEAF, [(b"a-copy", copy)], keep)
         top = encode_directory(TREE_LEAF, [(b"d", directory_payload(0o755, inner))], keep)
         async with home_at(tmp_path / "home") as opened:
-            (tmp_path / "w").mkdir()
-            await opened.session("s", directory=tmp_path / "w", model=write_script(tmp_path / "s.json", "hello"))
-            store = opened.home.store
-            grant, _ = await store.acquire("s", opened.home.owner, expected=0)
-            empty = encode_directory(b"Pt1\n", [], keep)
-            blobs = {**nodes, digest(data): data}
-            for n, root in enumerate((outer, top)):
+            store, model = opened.home.store, write_script(tmp_path / "s.json", "hello")
+            empty = encode_directory(TIMES_LEAF, [], keep)
+            for name, root in (("a", outer), ("b", top)):
+                (tmp_path / name).mkdir()
+                await opened.session(name, directory=tmp_path / name, model=model)
+                grant, _ = await store.acquire(name, opened.home.owner, expected=0)
                 changed = r.WorkspaceChanged(r.Image(root.hex(), empty.hex(), 1))
-                await store.commit(grant, f"c{n}", [r.Draft(changed)], blobs=blobs)
+                await store.commit(grant, "c", [r.Draft(changed)], blobs={**nodes, digest(data): data})
             assert (await opened.collect()).chunks == 0
             assert await image.read(top.hex(), "d/f", store.blobs.get) == data
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 import apsw
+import pytest
 
-from perdure.log import chunks
+from perdure.log import chunks, naming
 from perdure.log.conformance import Clock, digest, note, refused, session, swept
 from perdure.log.sqlite import SqliteStore
 from perdure.log.store import SMALL_CHUNK_BYTES, Swept
@@ -155,5 +157,54 @@ def test_puts_commits_and_sweeps_at_once_never_leave_a_name_dangling(tmp_path: P
             assert await count(store, "log.db") == 0
             assert await count(store, "chunks.db") == 0
             await refused(BlobGoneError, store.commit(grant, "after", [note("x")], names={digest(pieces[0])}))
+
+    asyncio.run(run())
+
+
+def test_a_sweep_between_the_look_and_a_commit_of_many_names_is_noticed(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with await SqliteStore.open(tmp_path) as store, await SqliteStore.open(tmp_path) as sweeper:
+            grant = await session(store)
+            data = {digest(chunk): chunk for chunk in (b"%d" % n for n in range(1200))}
+            await store.blobs.put(data.items(), pin="dead", ttl_s=0)
+            affirm = store.blobs.affirm
+
+            async def slow_affirm(names: Set[str]) -> int | None:
+                number = await affirm(names)
+                assert (await swept(sweeper)).chunks == 1200
+                return number
+
+            store.blobs.affirm = slow_affirm  # type: ignore[method-assign]
+            gone = await refused(BlobGoneError, store.commit(grant, "c", [note("a")], names=set(data)))
+            assert isinstance(gone, BlobGoneError) and set(gone.digests) == set(data)
+
+    asyncio.run(run())
+
+
+def test_a_commit_of_many_names_looks_up_few_in_its_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it longer than for another one."""
+    looked_up: list[int] = []
+    touch = naming.touch
+
+    def counted(connection: apsw.Connection, names: Iterable[str]) -> int:
+        names = list(names)
+        looked_up.append(len(names))
+        return touch(connection, names)
+
+    monkeypatch.setattr(naming, "touch", counted)
+
+    async def run() -> None:
+        async with await SqliteStore.open(tmp_path) as store:
+            grant = await session(store)
+            data = {digest(chunk): chunk for chunk in (b"%d" % n for n in range(3000))}
+            await store.blobs.put(data.items(), pin="c")
+            for running in (False, True):
+                if running:
+                    await store.blobs.begin_sweep()
+                await store.commit(grant, f"c{running}", [note("a")], names=set(data))
+            assert max(looked_up) <= naming.FEW
+            assert await store._log.read(lambda c: c.execute("SELECT count(*) FROM pin").get) == 3000, "of another name"
+            await store.commit(grant, "c", [note("a")], names=set(data))
+            assert await store._log.read(lambda c: c.execute("SELECT count(*) FROM pin").get) == 0
 
     asyncio.run(run())
