@@ -29,10 +29,10 @@ SEED_BITS = 32
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, metavar="J", help="Runs at a time.")
 @click.option("--keep", is_flag=True, help="Leave every run's folder, not only those of inconsistent ones.")
 def chaos(**options: Any) -> int:
-    """Kill, freeze and race sessions at random, and check that nothing is lost or done twice.
+    """Kill, freeze and race sessions at random, and check that nothing is lost.
 
-    Real processes, in folders of their own. The exit code is 0 only if every run was consistent; an inconsistent one is told with its folder and the command
-    that repeats it. The choices follow from the seed, the instants from this machine.
+    Nothing is to happen twice either. The processes are real, in folders of their own. The exit code is 0 only if every run was consistent; an inconsistent one
+    is told with its folder and the command that repeats it. The choices follow from the seed, the instants from this machine.
     """
     # By name, since the campaign stands beside the command line, not below it.
     campaign = importlib.import_module("perdure.chaos.campaign")
