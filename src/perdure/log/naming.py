@@ -91,9 +91,9 @@ def stored_bytes(connection: apsw.Connection, digests: Iterable[Digest]) -> int:
     return found
 
 
-def batches(names: Iterable[Digest]) -> Iterable[Sequence[Digest]]:
+def batches(names: Iterable[Digest], few: int = FEW) -> Iterable[Sequence[Digest]]:
     ordered = list(names)
-    return (ordered[start : start + FEW] for start in range(0, len(ordered), FEW))
+    return (ordered[start : start + few] for start in range(0, len(ordered), few))
 
 
 def listed(names: Iterable[Digest]) -> str:

@@ -5,6 +5,7 @@ A sweep walks the digests in order, through an index and not through the bytes, 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import apsw
@@ -15,9 +16,12 @@ from perdure.log.store import Live, SweepNumber, Swept
 from perdure.record.parts import Digest
 
 ROWS = 5000
-"""Digests looked at in one job; of those that go, `naming.FEW` in one transaction, so that commits are never kept waiting for long."""
+"""Digests looked at in one job."""
 
-VACUUM_PAGES = 256
+GOING = 100
+VACUUM_PAGES = 64
+PAUSE_S = 0.005
+"""Removed, and given back, in one transaction; and a pause behind each in which those get the lock who only look for it now and then."""
 
 
 class Sweeping:
@@ -36,13 +40,15 @@ class Sweeping:
             last = digests[-1]
             names = [digest.hex() for digest in digests]
             doomed = sorted(set(names) - await self._live(names))
-            for part in naming.batches(doomed):
+            for part in naming.batches(doomed, GOING):
                 found = await self._vanish(part, now, dry_run=dry_run)
                 chunks += len(found)
                 size_bytes += sum(size for _, size in found if size is not None)
                 if dry_run:
                     without = [digest for digest, size in found if size is None]
                     size_bytes += await self._bulk.read(lambda connection: naming.stored_bytes(connection, without))  # noqa: B023
+                elif found:
+                    await _pause()
         if not dry_run:
             size_bytes += await self._drop_litter()
             await self._log.write(lambda connection: naming.end_sweep(connection, self._number))
@@ -111,8 +117,12 @@ def _unwanted(connection: apsw.Connection, digests: Sequence[bytes]) -> list[Dig
 async def _shrink(database: Database) -> None:
     """Give free pages back to the file system, a few at a time; in a file made before that was possible they are used again instead."""
     while await database.read(_vacuum):
-        pass
+        await _pause()
     await database.write_back()
+
+
+async def _pause() -> None:
+    await asyncio.sleep(PAUSE_S)
 
 
 def _vacuum(connection: apsw.Connection) -> bool:
