@@ -116,7 +116,7 @@ class Many(Struct, frozen=True, tag=True):
     count: int
 
     def shell(self) -> str:
-        return f"for k in $(seq {self.count}); do printf $k > {self.path}/$k; done"
+        return f"k=0; while [ $k -lt {self.count} ]; do k=$((k + 1)); printf $k > {self.path}/$k; done"
 
     def each(self) -> list[Put]:
         return [Put(f"{self.path}/{k}", f"{k}") for k in range(1, self.count + 1)]

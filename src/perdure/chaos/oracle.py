@@ -144,7 +144,7 @@ def _calls(run: _Run) -> Iterator[str]:
 
 def _may_fail(run: _Run, call: Call) -> bool:
     """A command that was killed, a git that met another's lock, an edit of a file that an uncertain call left in another state."""
-    if call.tool == "bash":
+    if call.tool in ("bash", "search"):
         return run.evidence.happened.calls_killed > 0 or call.git
     earlier = [other for other in run.plan.calls if other.index < call.index and other.tool == call.tool]
     return any(run.extent(other) == "part" or run.outcome(other) == "error" for other in earlier)

@@ -267,9 +267,10 @@ def _command(rng: random.Random, index: int, space: Space, git: bool) -> Call:
 
 
 def _counting(command: str, at: str, index: int, space: Space) -> str:
-    """In a sandbox nothing outside can be reached, so the counter lies inside and is undone with the rest."""
+    """It goes no further than its first failure, a killed part included. In a sandbox nothing outside can be reached, so the counter lies inside and is undone
+    with the rest."""
     counter = f"../effects/{index}" if space == "host" else f"{at}/count"
-    return f'echo "$PERDURE_CALL_KEY" >> {counter}; {command}'
+    return f'set -eo pipefail; echo "$PERDURE_CALL_KEY" >> {counter}; {command}'
 
 
 def _piece(rng: random.Random, kind: str, at: str) -> tuple[Effect | str, ...]:
