@@ -238,6 +238,9 @@ def test_every_name_of_a_file_is_told(world: Watched, before: str, command: str,
         "ln a t; echo x >> t; mv t $OUT/t",
         "ln a t; exec 3>>t; rm t; echo x >&3",
         "mkdir t; ln a t/t; echo x >> t/t; rm -r t",
+        "mkdir t; sleep 0.2; ln a t/t; echo x >> t/t; rm t/t",
+        "mkdir -p $OUT/t; ln a $OUT/t/t; mv $OUT/t t; echo x >> t/t; rm t/t",
+        "ln a t; sleep 0.2; echo x >> t; rm t",
         "exec 3>>a; ln a t; rm a; echo x >&3; echo y > a; rm t; ln b t",
     ],
 )
@@ -246,6 +249,14 @@ def test_a_write_through_a_name_that_is_gone_is_found_by_a_scan(world: Watched, 
     world.workspace.capture(world.base)
     assert world.workspace.engine.why or "exec" in command
     world.changed()
+
+
+@pytest.mark.parametrize(
+    "command", ["echo x > t; sleep 0.2; rm t", "echo x > t; sleep 0.2; mv t t2; sleep 0.2; echo y >> t2; rm t2"]
+)
+def test_a_file_that_was_seen_to_have_no_other_name_may_come_and_go(world: Watched, command: str) -> None:
+    world.shell(command)
+    assert world.changed() == []
 
 
 def test_a_write_into_a_file_whose_name_leads_elsewhere_by_now_is_found(world: Watched) -> None:

@@ -31,9 +31,11 @@ _WRITES = inotify.MODIFY | inotify.ATTRIB | inotify.CLOSE_WRITE
 _DIRECTORY = _NAMES | _WRITES | inotify.DELETE_SELF | inotify.ONLYDIR
 _FILE = _WRITES | inotify.DELETE_SELF | inotify.DONT_FOLLOW
 
-_NEW, _WRITTEN, _GONE, _OLD = range(4)
-"""What a name went through since the last capture: something new is there; that was written; it is gone again; or something that the index knows
-came or went. Nothing at all: it leads where it led."""
+_NEW, _WRITTEN, _GONE, _OLD, _OWN = range(5)
+"""What a name went through since the last capture: something new is there; that was written; it is gone again; something that the index knows came
+or went; or what is new there was seen to have no other name. Nothing at all: it leads where it led."""
+
+_PROVEN_AT_ONCE = 1000
 
 
 class _Place:
@@ -72,6 +74,8 @@ class Watch:
         self._files: dict[int, int] = {}
         self._file_wds: dict[int, int] = {}
         self._stated: list[_Place] = []
+        self._young: list[tuple[_Place, str]] = []
+        self._restated: set[tuple[_Place, str]] = set()
         self._moves: dict[int, tuple[Optional[_Place], Optional[int], str]] = {}
         self._round = 0
         self._taking = self._closed = False
@@ -106,6 +110,7 @@ class Watch:
             for place in self._stated:
                 place.states, place.new = {}, False
             self._stated.clear()
+            self._young.clear()
             taken, self._touched = self._touched, Touched()
             return taken
 
@@ -180,7 +185,9 @@ class Watch:
         while True:
             poller.poll()
             with self._lock:
-                self._drain()
+                while self._drain():
+                    pass
+                self._prove()
                 if self._closed:
                     self._inotify.close()
                     os.close(self._wake)
@@ -200,6 +207,26 @@ class Watch:
             self.close()
             return False
         return bool(events)
+
+    def _prove(self) -> None:
+        """See that new files have no other name: then it does not matter what becomes of them.
+
+        What is seen at a name is what the event was about if nothing happened to that name until it was seen.
+        """
+        young, self._young = self._young[-_PROVEN_AT_ONCE:], []
+        alone = []
+        for place, name in young:
+            path = place.below(name)
+            with contextlib.suppress(OSError):
+                status = os.stat(path, dir_fd=self._root_fd, follow_symlinks=False)
+                if status.st_nlink == 1:
+                    alone.append((place, name, path))
+        self._restated.clear()
+        while alone and self._drain():
+            pass
+        for place, name, path in alone:
+            if (place, name) not in self._restated and place.below(name) == path and place.states.get(name) in (_NEW, _WRITTEN):
+                place.states[name] = _OWN
 
     # ---- events
 
@@ -230,7 +257,9 @@ class Watch:
         self._touched.paths.add(path)
         state = place.states.get(name)
         if mask & _WRITES:
-            if state == _NEW or (state is None and place.new):
+            if state == _NEW:
+                place.states[name] = _WRITTEN
+            elif state is None and place.new:
                 self._set(place, name, _WRITTEN)
             elif state == _GONE:
                 self._touched.doubt = "a new file that was removed was written"
@@ -238,6 +267,8 @@ class Watch:
                 self._touched.written.add(path)
         elif mask & inotify.CREATE:
             self._set(place, name, _NEW)
+            if not self._taking:
+                self._young.append((place, name))
         elif mask & inotify.MOVED_TO:
             if state == _WRITTEN:
                 self._touched.doubt = "a new file was written and replaced"
@@ -277,6 +308,7 @@ class Watch:
         if not place.states:
             self._stated.append(place)
         place.states[name] = state
+        self._restated.add((place, name))
         self._touched.restated.add(place.below(name))
 
     # ---- places
