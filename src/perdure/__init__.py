@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from perdure.api import (
         Answer,
         Budget,
+        Collected,
         Event,
         Notice,
         Opened,
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Answer",
     "Budget",
+    "Collected",
     "CorruptLogError",
     "Event",
     "NewerLogError",
