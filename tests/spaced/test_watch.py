@@ -92,6 +92,8 @@ def world(tmp_path: Path) -> Iterator[Watched]:
         ("mv dir $OUT/dir", ["dir", "dir/c", "dir/deep", "dir/deep/d"]),
         ("mkdir -p $OUT/in/below; echo x > $OUT/in/below/x; mv $OUT/in in", ["in", "in/below", "in/below/x"]),
         ("exec 3>>a; mv a z; echo more >&3", ["a", "z"]),
+        ("mv dir d2; rm d2/c; echo x >> d2/deep/d; mv d2 dir", ["dir/c", "dir/deep/d"]),
+        ("mv dir $OUT/d; echo x >> $OUT/d/c; mkdir $OUT/d/n; echo x > $OUT/d/n/f; mv $OUT/d dir", ["dir/c", "dir/n", "dir/n/f"]),
         ("true", []),
     ],
 )  # fmt: skip
@@ -241,6 +243,7 @@ def test_every_name_of_a_file_is_told(world: Watched, before: str, command: str,
         "mkdir t; sleep 0.2; ln a t/t; echo x >> t/t; rm t/t",
         "mkdir -p $OUT/t; ln a $OUT/t/t; mv $OUT/t t; echo x >> t/t; rm t/t",
         "ln a t; sleep 0.2; echo x >> t; rm t",
+        "mv dir moved; sleep 0.2; ln a moved/t; echo x >> moved/t; rm moved/t",
         "exec 3>>a; ln a t; rm a; echo x >&3; echo y > a; rm t; ln b t",
     ],
 )
@@ -322,6 +325,13 @@ def test_an_overflow_is_scanned_and_watched_again(world: Watched) -> None:
     assert world.changed(scanned="overflow") == ["last", "last/file"]
     world.put("last/file", "heard")
     assert world.changed() == ["last/file"]
+
+
+def test_a_directory_that_came_and_went_before_it_was_watched_is_in_doubt(world: Watched) -> None:
+    assert world.workspace.engine.watch is not None
+    with world.workspace.engine.watch._lock:
+        world.shell("mkdir t; ln a t/t; echo x >> t/t; rm -r t")
+        assert world.changed(scanned="a new directory was removed") == ["a"]
 
 
 def test_a_capture_that_was_cut_off_is_followed_by_a_scan(world: Watched) -> None:
@@ -498,6 +508,23 @@ def test_what_no_image_holds_stays_told(world: Watched) -> None:
     assert world.workspace.capture(world.base)["not_held"] == []
 
 
+def test_what_is_too_large_to_be_held_stays_told(tmp_path: Path) -> None:
+    world = Watched(tmp_path, max_file_bytes=1000)
+    large = world.put("large", "x" * 2000)
+    world.put("a", "a")
+    world.commit()
+    world.put("a", "A")
+    capture = world.workspace.capture(world.base)
+    assert (capture["opaque"], capture["opaque_changed"]) == (["large"], [])
+    world.base = capture["image"]
+    large.write_text("y" * 2000)
+    capture = world.workspace.capture(world.base)
+    assert (capture["opaque"], capture["opaque_changed"], world.workspace.engine.why) == (["large"], ["large"], "")
+    large.write_text("small")
+    assert world.changed() == ["large"]
+    world.workspace.engine.close()
+
+
 def test_unfinished_files_of_its_own_are_no_concern_and_are_swept(world: Watched) -> None:
     left = world.root / ".perdure-0123456789abcdef.tmp"
     left.write_text("half")
@@ -516,6 +543,7 @@ def test_an_idle_watch_holds_no_watch_of_what_is_gone(world: Watched) -> None:
         world.workspace.capture(world.base)
     world.shell("mkdir -p x/y/z; mv x $OUT/x")
     world.workspace.capture(world.base)
+    assert len(world.workspace.engine.watch._places) == before
     world.changed(audit=True, scanned="audit")
     assert len(world.workspace.engine.watch._places) == before
     assert not world.workspace.engine.watch._files

@@ -98,7 +98,7 @@ def _seal(
     payload_of = _tree_payload if header == TREE_LEAF else _times_payload
     before = old.tree if header == TREE_LEAF else old.times
     if len(new.keys) + len(new.folders) <= LEAF_ENTRIES:
-        node = encode_leaf(header, ((os.fsencode(name), payload_of(new, name)) for name in (*new.keys, *new.folders)))
+        node = encode_leaf(header, _leaf(header, new))
         digest = sha256(node)
         if digest != before:
             emit(digest, node)
@@ -116,6 +116,16 @@ def _seal(
         elif was:
             trie.remove(os.fsencode(name))
     return trie.seal(emit), trie
+
+
+def _leaf(header: bytes, folder: Folder) -> list[tuple[bytes, Payload]]:
+    """Every entry of a small directory, in any order."""
+    encode = os.fsencode
+    if header == TREE_LEAF:
+        files = [(encode(name), payload) for name, payload in folder.held.items()]
+        return files + [(encode(name), directory_payload(f.mode, f.tree)) for name, f in folder.folders.items()]
+    files = [(encode(name), time_payload(key[MTIME])) for name, key in folder.keys.items()]
+    return files + [(encode(name), times_directory_payload(f.times)) for name, f in folder.folders.items()]
 
 
 def _tree_payload(folder: Folder, name: str) -> Payload:

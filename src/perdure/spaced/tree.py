@@ -113,6 +113,18 @@ def varint(value: int) -> bytes:
         return bytes((value,))
     if value < 0x4000:
         return bytes((value & 0x7F | 0x80, value >> 7))
+    if 1 << 56 <= value < 1 << 63:  # a time of this age; every file has one
+        low = (value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128, value >> 21 & 127 | 128)
+        return bytes(
+            (
+                *low,
+                value >> 28 & 127 | 128,
+                value >> 35 & 127 | 128,
+                value >> 42 & 127 | 128,
+                value >> 49 & 127 | 128,
+                value >> 56,
+            )
+        )
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

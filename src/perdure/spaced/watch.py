@@ -293,7 +293,7 @@ class Watch:
             self._set(place, name, _OLD if came_as is None else came_as)
             if moved is not None:
                 self._attach(moved, place, name)
-            if not self._taking:
+            elif not self._taking:
                 self._adopt(path)
         elif mask & inotify.MOVED_FROM:
             self._moves[cookie] = (place.kids.pop(name, None), _NEW if state is None and place.new else state, path)
