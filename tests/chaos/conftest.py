@@ -16,7 +16,11 @@ SEED = 5
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    return calm_run(tmp_path_factory.mktemp("undisturbed"))
+
+
+def calm_run(folder: Path, *arguments: str) -> Evidence:
     """In a process of its own, since drivers are forked from whoever makes a world."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    subprocess.run([sys.executable, "-m", "tests.chaos.calm", str(SEED), str(folder)], check=True, cwd=Path(__file__).parents[2])
+    command = [sys.executable, "-m", "tests.chaos.calm", str(SEED), str(folder), *arguments]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
     return msgspec.msgpack.decode((folder / "evidence").read_bytes(), type=Evidence)

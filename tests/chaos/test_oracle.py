@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from perdure.chaos.oracle import judge
 from perdure.chaos.plan import SHARED, Call
 from perdure.record import records as r
 from perdure.record.records import Stored
+from tests.chaos.conftest import calm_run
 
 
 def test_a_consistent_run_has_no_finding(undisturbed: Evidence) -> None:
@@ -93,6 +95,10 @@ def judge_log(evidence: Evidence) -> list[str]:
 
 def test_a_hanging_run(undisturbed: Evidence) -> None:
     assert judge(replace(undisturbed, problems=("hangs: nobody came",))) == ["hangs: nobody came"]
+
+
+def test_a_process_that_stays_behind_is_named(tmp_path: Path) -> None:
+    found(calm_run(tmp_path, "stray"), "hangs: the end of all processes", "sleep 600")
 
 
 # ---- effects -----------------------------------------------------------------------------------------------------------------
