@@ -8,6 +8,7 @@ before it named them it sends again. Killed at any instant a collection has remo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Set
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from perdure.engine.marking import Marks, Met, mark
 from perdure.log.store import SessionId, SessionRow
 from perdure.record.errors import PerdureError
 from perdure.record.parts import Digest
+from perdure.space import ending
 from perdure.spaced.steps import step
 
 STORE = ("log.db", "log.db-wal", "chunks.db", "chunks.db-wal", "live.db", "live.db-wal")
@@ -49,6 +51,7 @@ async def collect(home: Home, *, dry_run: bool = False) -> Collected:
             would = await home.store.blobs.sweep(0, marks.among, dry_run=True)
         return Collected(would.chunks, would.bytes)
     step("collect.purge")
+    await asyncio.to_thread(ending.clear, home.path / "spaces")
     records = await home.store.purge()
     number = await home.store.blobs.begin_sweep()
     step("collect.mark")

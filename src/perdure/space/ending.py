@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import secrets
 import shutil
 from pathlib import Path
 
@@ -12,6 +15,9 @@ from perdure.space.lane import Lane
 
 PATIENCE_S = 10.0
 RETRY_S = 0.05
+
+GOING = ".removed-"
+"""How the folder begins that was a Space's, so that another one may have its name at once."""
 
 
 async def end(folder: Path, epoch: int) -> None:
@@ -27,7 +33,20 @@ async def end(folder: Path, epoch: int) -> None:
         if gone is False:
             await _leave(folder, epoch)
             await death.kill(known.init, known.boot_id)
-    await asyncio.to_thread(shutil.rmtree, folder, True)
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(folder.with_name(f"{GOING}{secrets.token_hex(8)}"))
+    await asyncio.to_thread(clear, folder.parent)
+
+
+def clear(spaces: Path) -> None:
+    """Delete state folders of Spaces that have ended, as far as that is allowed; somebody may be doing the same."""
+    for folder in spaces.glob(f"{GOING}*"):
+        for at, names, _ in os.walk(folder):  # top down: each is opened before it is entered
+            for path in (Path(at, name) for name in names):
+                with contextlib.suppress(OSError):
+                    if not path.is_symlink():
+                        path.chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _leave(folder: Path, epoch: int) -> None:
