@@ -63,6 +63,7 @@ class Drivers:
         while True:
             told = self._next()
             if "pid" in told:
+                self.ended.pop(told["pid"], None)  # of an earlier process, whose number is used again
                 return int(told["pid"])
 
     def look(self, timeout_s: float = 0.0) -> None:
