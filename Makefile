@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench chaos clean
+.PHONY: demo test check bench rivals chaos clean
 
 demo: $(READY)
 	$(BIN)/perdure demo
@@ -22,6 +22,11 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench $(ARGS)
+
+# The systems that the bench compares with, in a place of their own; without them it says so.
+rivals: $(READY)
+	$(PYTHON) -m venv build/rivals
+	build/rivals/bin/python -m pip install --quiet --disable-pip-version-check -r bench/rivals/requirements.txt
 
 chaos: $(READY)
 	$(BIN)/perdure chaos --runs 200 --jobs 2 $(ARGS)

@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 
 class Figure(NamedTuple):
-    """`target` is what the design asks for, in words; `samples` are the raw numbers behind `value`, in the same unit."""
+    """`target` is what the design asks for, in words; `samples` are the raw numbers behind `value`, in the same unit.
+
+    `ratio` is this number against another one of the same run, and `against` says which. A `value` of NaN was not measured; `note` says why, or
+    what else was seen.
+    """
 
     part: str
     name: str
@@ -16,6 +20,9 @@ class Figure(NamedTuple):
     unit: str
     target: str = ""
     samples: tuple[float, ...] = ()
+    ratio: float | None = None
+    against: str = ""
+    note: str = ""
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
