@@ -203,5 +203,18 @@ def test_a_persons_bytes_in_a_window_have_to_be_salvaged(undisturbed: Evidence) 
     assert not any("edit, 0" in finding for finding in judge(salvaged))
 
 
+def test_a_window_that_ends_long_after_the_death(undisturbed: Evidence) -> None:
+    evidence = undone(undisturbed)
+    last = evidence.records[-1]
+    assert isinstance(last.body, r.Recovered) and last.body.window is not None
+    window = replace(last.body.window, proven=False, end_ns=last.body.window.end_ns + 3_000_000_000)
+    evidence = replace(evidence, records=(*evidence.records[:-1], replace(last, body=replace(last.body, window=window))))
+    evidence.happened.deaths_ns[:] = [window.end_ns - 1_900_000_000]
+    assert not any("the window of" in finding for finding in judge(evidence))
+    evidence.happened.deaths_ns[:] = [window.end_ns - 2_500_000_000]
+    found(evidence, "the window of", "ends 2.5 s after")
+    evidence.happened.deaths_ns.clear()
+
+
 def test_a_salvage_that_is_not_listed(undisturbed: Evidence) -> None:
     found(replace(undisturbed, unlisted=("ab12",)), "salvage ls", "ab12")

@@ -22,6 +22,7 @@ EXTENT: dict[str, Extent] = {"ok": "all", "interrupted": "none", "denied": "none
 """By outcome; every other one means a beginning."""
 
 SLACK_NS = 20_000_000
+STAMP_NS = 2_000_000_000
 BASE_NS = 700_000_000
 """A call's base image is taken so long before its start at most; what changed since lies in its window too."""
 
@@ -31,7 +32,20 @@ def judge(evidence: Evidence) -> list[str]:
     if evidence.problems:
         return list(evidence.problems)
     run = _Run(evidence)
-    checks = (_log, _submissions, _calls, _order, _counters, _workspace, _files, _tokens, _changes, _people, _salvages)
+    checks = (
+        _log,
+        _submissions,
+        _calls,
+        _order,
+        _counters,
+        _workspace,
+        _files,
+        _tokens,
+        _changes,
+        _people,
+        _windows_end,
+        _salvages,
+    )
     return [finding for check in checks for finding in check(run)]
 
 
@@ -350,6 +364,22 @@ def _kept_or_salvaged(run: _Run, item: Done, found: Files) -> Iterator[str]:
 
 def _holds(files: Files, token: str) -> bool:
     return any(token.encode() in node.data for node in files.values())
+
+
+def _windows_end(run: _Run) -> Iterator[str]:
+    """A lost call may have acted until its supervisor died, which is known to two seconds where nobody saw it."""
+    begun = {
+        (body.call, body.attempt): int(stored.at * 1e9)
+        for stored in run.evidence.records
+        if isinstance(body := stored.body, r.CallStarted)
+    }
+    for body in run.evidence.bodies(r.Recovered):
+        if body.window is None or body.window.proven:
+            continue
+        died = [ns for ns in run.evidence.happened.deaths_ns if ns >= begun[body.call, body.attempt]]
+        if died and body.window.end_ns > min(died) + STAMP_NS + SLACK_NS:
+            late_s = (body.window.end_ns - min(died)) / 1e9
+            yield f"the window of {body.call} ends {late_s:.1f} s after the death of its supervisor"
 
 
 def _salvages(run: _Run) -> Iterator[str]:

@@ -39,7 +39,7 @@ WORD = {"changed_after_crash": "--keep", "survivors": "--accept"}
 
 @dataclass
 class Happened:
-    """What was done, and what was promised meanwhile. `acknowledged` are submissions whose id was printed."""
+    """What was done, and what was promised meanwhile. `acknowledged` are submissions whose id was printed, `deaths_ns` when supervisors were killed."""
 
     kills: int = 0
     stops: int = 0
@@ -47,6 +47,7 @@ class Happened:
     aborts: int = 0
     done: list[Done] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
+    deaths_ns: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -138,6 +139,8 @@ class Violence:
             return
         if step.action == "kill":
             self.happened.kills += 1
+            if step.role == "spaced":
+                self.happened.deaths_ns.append(time.time_ns())
             return
         self.happened.stops += 1
         if step.role == "spaced":
@@ -210,6 +213,7 @@ class Violence:
         pid = self.world.supervisor()
         if pid is not None and self.world.strike(pid, signal.SIGKILL, "the supervisor"):
             self.happened.kills += 1
+            self.happened.deaths_ns.append(time.time_ns())
 
     def _stop_supervisor(self) -> None:
         pid = self.world.supervisor()
