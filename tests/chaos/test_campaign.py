@@ -13,6 +13,7 @@ import pytest
 
 from perdure.chaos import campaign, plan
 from perdure.chaos.campaign import Options, Result, Summary, seed_of
+from perdure.record.errors import UsageError
 from perdure.space.launch import namespace_problem
 
 RUNS = 10
@@ -83,6 +84,16 @@ def running(folder: Path) -> list[str]:
         if str(folder).encode() in text and "pytest" not in path.read_text():
             found.append(path.read_text())
     return found
+
+
+def test_a_campaign_that_can_not_be_says_so_before_it_begins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.space.sandbox.problem", lambda wrap: "no namespaces")
+    with pytest.raises(UsageError, match="no sandbox here: no namespaces"):
+        campaign.run(Options(1, 1, space="sandbox"), lambda *_: None)
+    assert list(folder.iterdir()) == []
+    monkeypatch.setattr("tempfile.tempdir", str(folder / "not there"))
+    with pytest.raises(UsageError, match="set TMPDIR"):
+        campaign.run(Options(1, 1), lambda *_: None)
 
 
 def test_a_summary_counts_what_came_of_the_runs() -> None:

@@ -24,6 +24,9 @@ import msgspec
 from msgspec import Struct
 
 from perdure.chaos.plan import Space
+from perdure.record.errors import UsageError
+from perdure.space import sandbox
+from perdure.space.launch import bubblewrap
 
 KILLED_AFTER_S = 300.0
 """A worker that says nothing for so long is given up; the run in it counts as one that hangs."""
@@ -97,11 +100,30 @@ def run(options: Options, show: Callable[[Result, Path, Summary], None]) -> Summ
     return _Campaign(options, show).run()
 
 
+def _folder(options: Options) -> Path:
+    """Where the runs lie. UsageError where there can be none, before anything is begun."""
+    if sys.platform != "linux":
+        raise UsageError("a campaign kills by what Linux has in /proc; run it on Linux")
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="perdure-chaos-"))
+    except OSError as error:
+        raise UsageError(
+            f"no folder can be made for the runs ({error.strerror}); set TMPDIR to a directory that can be written"
+        ) from error
+    if options.space == "sandbox":
+        try:
+            sandbox.check(bubblewrap(), sandbox.Sandbox(), folder / "root", folder / "home")
+        except UsageError:
+            folder.rmdir()
+            raise
+    return folder
+
+
 class _Campaign:
     def __init__(self, options: Options, show: Callable[[Result, Path, Summary], None]) -> None:
         self._options, self._show = options, show
         self._summary = Summary()
-        self._folder = Path(tempfile.mkdtemp(prefix="perdure-chaos-"))
+        self._folder = _folder(options)
         self._seeds = (seed_of(options.seed, n) for n in range(options.runs))
         self._selector = selectors.DefaultSelector()
 
