@@ -38,7 +38,6 @@ async def watch(store: LogStore, session: SessionId, *, submission: str | None, 
 
 
 async def _aborted(store: LogStore, session: SessionId, submission: str | None, after: Seq) -> Stopped:
-    await asyncio.sleep(LOOK_AFTER_S)
     mark = await store.wait(-1, 0.0)
     while True:
         async for stored in store.read(session, after):
@@ -52,11 +51,15 @@ async def _aborted(store: LogStore, session: SessionId, submission: str | None, 
 async def either(effect: Awaitable[T], stop: Coroutine[Any, Any, Stopped]) -> T | Stopped:
     """The effect's outcome, or why it was cancelled. A failure of the watch fails the effect."""
     running = asyncio.ensure_future(effect)
-    watching = asyncio.create_task(stop)
+    watching: asyncio.Task[Stopped] | None = None
     try:
-        await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
-        return await running if running.done() else await watching
+        await asyncio.wait((running,), timeout=LOOK_AFTER_S)
+        if not running.done():
+            watching = asyncio.create_task(stop)
+            await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
+        return await (running if running.done() or watching is None else watching)
     finally:
-        for task in (running, watching):
-            task.cancel()
-        await asyncio.gather(running, watching, return_exceptions=True)
+        stop.close() if watching is None else watching.cancel()
+        running.cancel()
+        if watching is not None or not running.done():
+            await asyncio.gather(running, *([] if watching is None else [watching]), return_exceptions=True)

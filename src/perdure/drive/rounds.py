@@ -37,7 +37,8 @@ LARGEST_VIEW_BYTES = 60 * 1024
 """Above what the Space's own views come to, and below what rides in a commit."""
 
 PREVIEW_CHARS = 2000
-SHOWN_AFTER_S = 0.1
+SHORT_S = 0.05
+"""What an operation prints is shown, and who might stop it is looked after, once it has run so long; of a shorter one the record tells all."""
 
 
 class Rounds:
@@ -151,11 +152,15 @@ class Rounds:
     async def _inside(self, call: Call, tool: Tool, begun: bool) -> r.CallFinished:
         assert call.started is not None
         space, key = self._site.space, call.started.key
-        if not begun:
+        ended: Status | Stopped
+        if begun:
+            ended = await space.wait(key, SHORT_S)
+        else:
             step(f"op.before:{call.tool}")
-            await space.start(key, self._operation(call, tool), base=call.started.base)
+            ended = await space.start(key, self._operation(call, tool), base=call.started.base, wait_s=SHORT_S)
             step(f"op.started:{call.tool}")
-        ended = await either(self._end(call), self._watch(call))
+        if ended.state == "running":
+            ended = await either(self._end(call), self._watch(call))
         reason = ""
         if isinstance(ended, Stopped):
             reason = ended.reason
@@ -198,18 +203,12 @@ class Rounds:
         return await watch(self._journal.store, session, submission=call.submission, after=state.seq, left_s=self._left_s(call))
 
     async def _end(self, call: Call) -> Status:
-        """Its end. What it prints until then is shown once it has taken a moment; of a short one the record tells all."""
+        """Its end. What it prints until then is shown."""
         assert call.started is not None
-        waiting = asyncio.ensure_future(self._site.space.wait(call.started.key))
-        showing: asyncio.Task[None] | None = None
+        showing = asyncio.create_task(self._show(call)) if call.tool == "bash" else None
         try:
-            await asyncio.wait((waiting,), timeout=SHOWN_AFTER_S)
-            if not waiting.done() and call.tool == "bash":
-                showing = asyncio.create_task(self._show(call))
-            return await waiting
+            return await self._site.space.wait(call.started.key)
         finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
             if showing:
                 await _within(showing, 0.2)
 

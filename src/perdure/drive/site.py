@@ -21,6 +21,7 @@ from perdure.space.space import Capture, OpResult, Read, Space
 RIDING_BYTES = 1 << 20
 BATCH_BYTES = 8 << 20
 CHANGED_SHOWN = 1000
+READ_S = 10.0
 SOMEWHERE = "."
 """Among the paths that a Space names where it does not know what the base held."""
 
@@ -154,6 +155,5 @@ class Site:
 
     async def read(self, path: str, key: str) -> OpResult | None:
         """A file of the workspace outside of any call; None where it can't be read."""
-        await self.space.start(key, Read(path, limit=100_000))
-        status = await self.space.wait(key)
+        status = await self.space.start(key, Read(path, limit=100_000), wait_s=READ_S)
         return status.result if status.result and status.result.ok else None

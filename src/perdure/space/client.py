@@ -47,15 +47,16 @@ class HostSpace:
         self._lanes.greeting["epoch"] = epoch
         return msgspec.convert(answer, Fenced)
 
-    async def start(self, key: OpKey, op: Op, *, base: Image | None = None) -> Status:
-        return self._status(await self._ask("start", key=key, op=msgspec.to_builtins(op), base=_image(base)))
+    async def start(self, key: OpKey, op: Op, *, base: Image | None = None, wait_s: float = 0.0) -> Status:
+        asked = {"op": msgspec.to_builtins(op), "base": _image(base), "wait_s": wait_s}
+        return self._status(await self._ask("start", key=key, **asked))
 
     async def status(self, keys: Set[OpKey]) -> Mapping[OpKey, Status]:
         answer = await self._ask("status", keys=sorted(keys))
         return {key: self._status(value) for key, value in answer.items()}
 
-    async def wait(self, key: OpKey) -> Status:
-        return self._status(await self._ask("wait", key=key))
+    async def wait(self, key: OpKey, wait_s: float | None = None) -> Status:
+        return self._status(await self._ask("wait", key=key, wait_s=wait_s))
 
     async def output(self, key: OpKey, offset: int = 0) -> AsyncIterator[bytes]:
         async with self._lane() as lane:

@@ -215,17 +215,17 @@ class Space(Protocol):
         """Raise the floor; returns when every operation admitted below has ended and every process but the adopted ones' is dead."""
         ...
 
-    async def start(self, key: OpKey, op: Op, *, base: Image | None = None) -> Status:
+    async def start(self, key: OpKey, op: Op, *, base: Image | None = None, wait_s: float = 0.0) -> Status:
         """Begin, or meet what the key already is: running (attach by `wait`), ended (its outcome). Another op under a known key: an error.
 
-        A mutating operation is captured against `base` by the Space itself when it ends.
+        A mutating operation is captured against `base` by the Space itself when it ends. One that ends within `wait_s` seconds is told as ended.
         """
         ...
 
     async def status(self, keys: Set[OpKey]) -> Mapping[OpKey, Status]: ...
 
-    async def wait(self, key: OpKey) -> Status:
-        """The status once it has ended."""
+    async def wait(self, key: OpKey, wait_s: float | None = None) -> Status:
+        """The status once it has ended, or after `wait_s` seconds."""
         ...
 
     def output(self, key: OpKey, offset: int = 0) -> AsyncIterator[bytes]:

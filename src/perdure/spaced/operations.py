@@ -6,6 +6,7 @@ change afterwards is not booked to it. An operation whose epoch fell below the f
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import os
@@ -62,7 +63,7 @@ class Operations:
             entry, new = self.ledger.begin(key, op, epoch, doubt=doubt)
         if new:
             arguments = (entry, {**_DEFAULTS.get(op["type"], {}), **op}, base, environment)
-            threading.Thread(target=self._run, args=arguments, name=key, daemon=True).start()
+            _thread.start_new_thread(self._run, arguments)
         return entry
 
     def stop(self, key: str, grace_s: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import math
 import os
 import time
 import traceback
@@ -17,7 +18,7 @@ from perdure.spaced import plan, restore, wire
 from perdure.spaced.custody import Custody
 from perdure.spaced.errors import FencedError, ProtocolError, ReplacedError, StaleError
 from perdure.spaced.fence import Gate
-from perdure.spaced.ledger import Ledger
+from perdure.spaced.ledger import Entry, Ledger
 from perdure.spaced.operations import Operations
 from perdure.spaced.output import READ_BYTES
 from perdure.spaced.steps import step
@@ -114,17 +115,17 @@ class Requests:
 
     def _do_start(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         entry = self._operations.start(request["key"], request["op"], request.get("base"), epoch, self._environment)
-        return self._ledger.report(entry)
+        return self._ended(entry, epoch, request.get("wait_s", 0.0))
 
     def _do_status(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         return {key: self._status(key) for key in request["keys"]}
 
     def _do_wait(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
-        return self._ended(request["key"], epoch)
+        return self._ended(self._known(request["key"]), epoch, request.get("wait_s"))
 
     def _do_stop(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         self._operations.stop(request["key"], float(request["grace_s"]))
-        return self._ended(request["key"], epoch)
+        return self._ended(self._known(request["key"]), epoch)
 
     def _do_output(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         """Frames of output bytes until the operation has ended and all is sent."""
@@ -196,14 +197,22 @@ class Requests:
         entry = self._ledger.get(key)
         return {"state": "none"} if entry is None else self._ledger.report(entry)
 
-    def _ended(self, key: str, epoch: int) -> dict[str, Any]:
+    def _known(self, key: str) -> Entry:
         entry = self._ledger.get(key)
         if entry is None:
             raise ProtocolError("no operation has the key %s" % key)
+        return entry
+
+    def _ended(self, entry: Entry, epoch: int, wait_s: float | None = None) -> dict[str, Any]:
+        """Its status when it has ended, or after so many seconds."""
+        deadline = math.inf if wait_s is None else time.monotonic() + wait_s
         with self._ledger.changed:
             while entry.cause is None and entry.instance == self._ledger.instance:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    break
                 self._look(epoch)
-                self._ledger.changed.wait(WAIT_S)
+                self._ledger.changed.wait(min(left_s, WAIT_S))
         return self._ledger.report(entry)
 
     def _look(self, epoch: int) -> None:
