@@ -61,8 +61,14 @@ def main() -> int:
         with open(options.json, "a") as file:
             file.writelines(json.dumps(figure._asdict()) + "\n" for figure in figures)
     if options.page:
-        options.page.write_text(table.page(figures, " ".join(["python -m bench", *sys.argv[1:]])))
+        options.page.write_text(table.page(figures, _command(options)))
     return 0
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The one that repeats this, from a checkout."""
+    arguments = [*options.parts, *(["--quick"] if options.quick else []), "--page docs/numbers.md"]
+    return f'make bench ARGS="{" ".join(arguments)}"'
 
 
 def _told(figures: Iterable[Figure]) -> Iterator[Figure]:

@@ -43,7 +43,7 @@ def _tree(place: Path, count: int, shape: str, repeats: int) -> Iterator[Figure]
     try:
         for name, view in engines.items():
             yield Figure("captures", f"{what}: first capture, {name}", _ms(view.commit), "ms")
-        took = dict.fromkeys(engines, ()) | {"peer": ()}
+        took: dict[str, tuple[float, ...]] = dict.fromkeys((*engines, "peer"), ())
         for n in range(repeats):
             _call(paths, n)
             for name, view in engines.items():
@@ -112,7 +112,7 @@ class _View:
 
     def undo(self) -> Callable[[], None]:
         assert self._base is not None
-        plan = make_plan(self.workspace, self._base, self._fetch, None, frozenset(), _never)
+        plan = make_plan(self.workspace, self._base, self._fetch, None, set(), _never)
         restored = carry_out(self.workspace, self._base, self._fetch, plan, (), _never)
         assert restored["capture"]["image"]["tree"] == self._base["tree"], "the undo did not give the image"
         return lambda: self.workspace.staging.settle(self._base)

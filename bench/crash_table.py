@@ -180,7 +180,7 @@ def _wait(there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     until = time.monotonic() + LIMIT_S
     while not there():
         if process.poll() is not None or time.monotonic() > until:
-            raise RuntimeError(f"{process.args} did not reach its tool")
+            raise RuntimeError(f"{process.args!r} did not reach its tool")
         time.sleep(0.02)
     time.sleep(0.2)  # the middle of the tool, and not its first instant
 

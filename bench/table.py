@@ -45,8 +45,12 @@ def _parts(figures: Sequence[Figure]) -> list[tuple[str, list[Figure]]]:
 
 def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
     value = "–" if math.isnan(figure.value) else f"{figure.value:,.2f} {figure.unit}".strip()
-    ratio = "" if figure.ratio is None else f"{figure.ratio:,.{0 if figure.ratio >= 100 else 1}f} × {figure.against}"
+    ratio = "" if figure.ratio is None else f"{figure.ratio:,.{_decimals(figure.ratio)}f} × {figure.against}"
     return figure.name, value, ratio, figure.target, figure.note
+
+
+def _decimals(ratio: float) -> int:
+    return 0 if ratio >= 100 else 1 if ratio >= 1 else 2
 
 
 def _machine() -> str:
