@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -36,23 +38,30 @@ def measure(folder: Path, *, late: int = LATE) -> Iterator[Figure]:
     spawn_ms = median(spawns_ms())
     early = [run.turn_ms(n) - spawn_ms for n in range(EARLY - 5, EARLY - 5 + AROUND)]
     at_end = [run.turn_ms(n) - spawn_ms for n in range(late - AROUND, late + AROUND)]
+    turns = late + AROUND - 1
     yield Figure("turn", f"one call at turn {EARLY}, above model and spawn", median(early), "ms", "< 5", tuple(early))
     yield Figure("turn", f"one call at turn {late}, above model and spawn", median(at_end), "ms", "", tuple(at_end))
     yield Figure("turn", f"turn {late} against turn {EARLY}", median(at_end) / median(early), "times", "about 1")
-    turns = late + AROUND - 1
+    yield Figure("turn", "processor time of driver and model a turn", run.cpu_s * 1000 / turns, "ms", "")
+    yield Figure("turn", f"memory of the driver after turn {late} against turn {EARLY}", run.grown_bytes / 2**20, "MiB more", "")
     yield Figure("turn", "syncs of commits a turn", run.syncs["log.db-wal"] / turns, "", "2")
     yield Figure("turn", "syncs of checkpoints a turn", (run.syncs.total() - run.syncs["log.db-wal"]) / turns, "", "")
     yield Figure("turn", "log.db and chunks.db grow a turn by", run.bytes / turns, "bytes", "")
 
 
 class _Run:
-    """`syncs`, by file, are those from the second turn's start to the last one's; `bytes` is what the whole session added to the store."""
+    """`syncs`, by file, and `cpu_s` are those from the second turn's start to the last one's; `bytes` is what the whole session added to the store.
+
+    `grown_bytes` is what the driver's process, which the scripted model is in, grew by from turn 10 on.
+    """
 
     def __init__(self) -> None:
         self.started: dict[int, float] = {}
         self.model_ms: dict[int, float] = {}
         self.syncs: Counter[str] = Counter()
         self.bytes = 0
+        self.cpu_s = 0.0
+        self.grown_bytes = 0
 
     def turn_ms(self, n: int) -> float:
         return (self.started[n + 1] - self.started[n]) * 1000 - self.model_ms[n]
@@ -77,8 +86,13 @@ async def _session(folder: Path, turns: int) -> _Run:
                 run.started[event.stored.body.turn] = time.perf_counter()
                 if event.stored.body.turn == 2:
                     counting.count.clear()
+                    run.cpu_s = -time.process_time()
+                if event.stored.body.turn == EARLY:
+                    run.grown_bytes = -_resident_bytes()
                 if event.stored.body.turn == turns:
                     run.syncs = counting.count.copy()
+                    run.cpu_s += time.process_time()
+                    run.grown_bytes += _resident_bytes()
 
         await session.run("go", emit=note)
         run.bytes = _size_bytes(home.path) - before_bytes
@@ -109,6 +123,12 @@ async def _home(path: Path, counting: _Counting) -> AsyncIterator[Home]:
         yield home
     finally:
         await home.close()
+
+
+def _resident_bytes() -> int:
+    """At its greatest so far; macOS counts in bytes, Linux in KiB."""
+    found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found if sys.platform == "darwin" else found * 1024
 
 
 def _size_bytes(home: Path) -> int:
