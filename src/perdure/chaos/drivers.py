@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from perdure.spaced import steps
+
 HOLD = "hold"
 """Instead of a command: sit in a transaction of the home, stopped."""
 
@@ -159,6 +161,7 @@ def _become(asked: dict[str, Any]) -> NoReturn:
         for fd, standard in ((null, 0), (out, 1), (out, 2)):
             os.dup2(fd, standard)
         os.environ.update(asked["env"])
+        _listen()
         os.chdir(asked["directory"])
         sys.argv = ["perdure", *asked["args"]]
         if asked["args"] == [HOLD]:
@@ -177,6 +180,15 @@ def _become(asked: dict[str, Any]) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _listen() -> None:
+    """What is to happen at a step of this driver happens in no supervisor that it starts, and the reverse."""
+    setting = os.environ.get(steps.ENVIRONMENT, "")
+    if setting.startswith("driver:"):
+        steps.listen("driver")
+        del os.environ[steps.ENVIRONMENT]
+    steps.listen = lambda role: None
 
 
 def _hold(home: Path) -> None:

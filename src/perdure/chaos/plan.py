@@ -31,6 +31,10 @@ SPARE_TURNS = 24
 PEOPLE_PART = 1 / 3
 GIT_PART = 1 / 5
 BIG_BYTES = (100_000, 300_000, 1_300_000)
+REACH = {"driver": 70, "spaced": 150}
+"""So many steps the session takes at most, about; and so many a recovery."""
+
+REACH_AGAIN = {"driver": 25, "spaced": 60}
 ACTIONS = ("kill", "kill", "kill", "stop")
 
 Space = Literal["host", "sandbox"]
@@ -310,7 +314,7 @@ def _life(rng: random.Random, n: int, with_people: bool, rested: bool) -> Life:
     step = None
     if rng.random() < 0.45:
         role: Literal["driver", "spaced"] = rng.choice(("driver", "spaced"))
-        reach = (70 if role == "driver" else 150) if n == 0 else 25
+        reach = REACH[role] if n == 0 else REACH_AGAIN[role]
         step = Step(role, rng.randint(1, reach), rng.choice(ACTIONS))
     acts: list[tuple[float, Act]] = []
     for _ in range(rng.randint(1, 3)):

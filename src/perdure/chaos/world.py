@@ -20,7 +20,7 @@ from typing import NamedTuple
 from perdure.chaos.drivers import HOLD, Drivers
 from perdure.chaos.files import make
 from perdure.chaos.plan import Plan, Step
-from perdure.space import death, supervisor
+from perdure.space import death, sandbox, supervisor
 from perdure.spaced import steps
 
 SESSION = "s"
@@ -84,14 +84,20 @@ class World:
     def start(self, *arguments: str, step: Step | None = None) -> Started:
         self._started += 1
         name = f"{self._started}-{arguments[0]}"
-        traced = self.folder / f"steps-{self._started}"
-        setting = f"{step.role}:{step.n}:{step.action}:{traced}" if step else ""
+        traced, setting = self._steps(f"steps-{self._started}", step)
         env = {"PERDURE_HOME": str(self.home), MARK: str(self.folder), steps.ENVIRONMENT: setting, "NO_COLOR": "1"}
         pid = self._drivers.start(list(arguments), env=env, directory=self.folder, out=self.out / name)
         started = Started(pid, os.pidfd_open(pid), name, arguments, self.out / name, traced)
         self.living.append(started)
         self.note(f"{name}: pid {pid}, {' '.join(arguments)}{f', {setting}' if step else ''}")
         return started
+
+    def _steps(self, name: str, step: Step | None) -> tuple[Path, str]:
+        """Where a driver's or a supervisor's steps are told, and what it is told to do; a sandbox sees the state folder alone, at a place of its own."""
+        inside = step is not None and step.role == "spaced" and self.plan.space == "sandbox"
+        traced = (self.state_folder if inside else self.folder) / name
+        told = f"{sandbox.STATE}/{name}" if inside else traced
+        return traced, f"{step.role}:{step.n}:{step.action}:{told}" if step else ""
 
     def hold_lock(self) -> Started:
         return self.start(HOLD)
