@@ -42,7 +42,7 @@ class Worker:
                 assert loop.is_closed()  # nobody is left to be told
 
         self._put(job, settle)
-        return await asyncio.shield(future)
+        return await future
 
     def call(self, job: Callable[[], T]) -> T:
         """The same for a caller on another thread, which blocks. Workers call each other in one direction only (chunks → log)."""
