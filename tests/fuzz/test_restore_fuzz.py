@@ -15,11 +15,12 @@ from tests.spaced.world import World, window
 CALLS = int(os.environ.get("PERDURE_FUZZ_CALLS", "30"))
 
 
+@pytest.mark.parametrize("engine", ["scan", "watch"])
 @pytest.mark.parametrize("own", [True, False], ids=["own workspace", "in place"])
 @pytest.mark.parametrize("seed", SEEDS[:4])
-def test_an_undo_brings_everything_back(tmp_path: Path, seed: int, own: bool) -> None:
+def test_an_undo_brings_everything_back(tmp_path: Path, seed: int, own: bool, engine: str) -> None:
     print(f"PERDURE_FUZZ_SEED={seed}")
-    world = World(tmp_path, own=own)
+    world = World(tmp_path, own=own, capture=engine)
     caller = Caller(world.root, random.Random(seed))
     for number in range(CALLS):
         caller.call()
@@ -37,6 +38,10 @@ def test_an_undo_brings_everything_back(tmp_path: Path, seed: int, own: bool) ->
         for content, *_ in after.values():
             small = isinstance(content, bytes) and 0 < len(content) <= 65536
             assert not small or not content.strip(b"\0") or content in stored, "taken back, and stored nowhere"
+        image = world.workspace.capture(world.base)["image"]
+        audited = world.workspace.capture(world.base, audit=True)["image"]
+        assert (image["tree"], image["times"]) == (audited["tree"], audited["times"]), f"seed {seed}, call {number}"
+    world.workspace.engine.close()
 
 
 def held(world: World) -> dict[str, Any]:

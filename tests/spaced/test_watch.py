@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,23 @@ class Watched(World):
         return image
 
     def shell(self, command: str) -> None:
-        subprocess.run(["bash", "-c", command], cwd=self.root, check=True, env={**os.environ, "OUT": str(self.outside)})
+        """At `;;` the watch gets time to hear of what was done."""
+        environment = {**os.environ, "OUT": str(self.outside)}
+        for number, part in enumerate(command.split(" ;; ")):
+            if number:
+                self.heard()
+            subprocess.run(["bash", "-c", part], cwd=self.root, check=True, env=environment)
+
+    def heard(self) -> None:
+        """Waits until the watch's own thread has read everything up to now and looked at what is new."""
+        watch = self.workspace.engine.watch
+        assert watch is not None
+        (self.root / "heard").touch()
+        deadline = time.monotonic() + 20
+        while watch._root.states.get("heard") != watching._OWN:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        (self.root / "heard").unlink()
 
 
 @pytest.fixture
@@ -240,10 +257,10 @@ def test_every_name_of_a_file_is_told(world: Watched, before: str, command: str,
         "ln a t; echo x >> t; mv t $OUT/t",
         "ln a t; exec 3>>t; rm t; echo x >&3",
         "mkdir t; ln a t/t; echo x >> t/t; rm -r t",
-        "mkdir t; sleep 0.2; ln a t/t; echo x >> t/t; rm t/t",
-        "mkdir -p $OUT/t; ln a $OUT/t/t; mv $OUT/t t; echo x >> t/t; rm t/t",
-        "ln a t; sleep 0.2; echo x >> t; rm t",
-        "mv dir moved; sleep 0.2; ln a moved/t; echo x >> moved/t; rm moved/t",
+        "mkdir t ;; ln a t/t; echo x >> t/t; rm t/t",
+        "mkdir -p $OUT/t; ln a $OUT/t/t; mv $OUT/t t ;; echo x >> t/t; rm t/t",
+        "ln a t ;; echo x >> t; rm t",
+        "mv dir moved ;; ln a moved/t; echo x >> moved/t; rm moved/t",
         "exec 3>>a; ln a t; rm a; echo x >&3; echo y > a; rm t; ln b t",
     ],
 )
@@ -254,9 +271,7 @@ def test_a_write_through_a_name_that_is_gone_is_found_by_a_scan(world: Watched, 
     world.changed()
 
 
-@pytest.mark.parametrize(
-    "command", ["echo x > t; sleep 0.2; rm t", "echo x > t; sleep 0.2; mv t t2; sleep 0.2; echo y >> t2; rm t2"]
-)
+@pytest.mark.parametrize("command", ["echo x > t ;; rm t", "echo x > t ;; mv t t2 ;; echo y >> t2; rm t2"])
 def test_a_file_that_was_seen_to_have_no_other_name_may_come_and_go(world: Watched, command: str) -> None:
     world.shell(command)
     assert world.changed() == []

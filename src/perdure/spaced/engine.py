@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Optional, Union
@@ -36,7 +37,9 @@ class Engine:
         self._try_again_s = float("inf") if choice == SCAN else 0.0
         self._mounted: frozenset[str] = frozenset()
         self._hot: dict[int, set[str]] = {}
-        if choice in (AUTO, STRICT) and not self.mounts.local():
+        if choice != SCAN and sys.platform != "linux":
+            self._unwatchable, self._try_again_s = "there is no inotify here", float("inf")
+        elif choice in (AUTO, STRICT) and not self.mounts.local():
             self._unwatchable, self._try_again_s = "its file system does not tell of changes made elsewhere", float("inf")
 
     @property
