@@ -2,7 +2,7 @@
 
 A pid alone proves nothing: it is used again. Boot, PID namespace, pid and start time name one process for ever on one kernel, so "dead" here is a
 proof: the pid is absent, a zombie, or started at another time. When the init of a namespace is dead, the kernel has killed everything in it
-before. A free lock or a closed socket proves nothing: both come up to seconds before the children die. What can't be looked at (another
+before. A zombie with threads left is alive: its first thread has ended, and the kernel kills a namespace only when its init's last one has. A free lock or a closed socket proves nothing: both come up to seconds before the children die. What can't be looked at (another
 namespace, a process hidden from this user, no descriptor left to look with) is None and never counts as dead.
 
 Death itself is pushed, not polled: a pidfd (Linux) or a kqueue (macOS) in the event loop, one per watched process however many wait for it.
@@ -47,10 +47,11 @@ class Look(NamedTuple):
 
     state: str
     start_time: int
+    threads: int = 1
 
     @property
     def living(self) -> bool:
-        return self.state not in "ZX"
+        return self.state not in "ZX" or self.threads > 1
 
 
 def identify(pid: int) -> Init | None:
@@ -243,7 +244,7 @@ def _look_proc(pid: int) -> Look | None:
     except OSError:
         return None
     fields = stat.rpartition(b")")[2].split()  # the name before it may hold anything, parentheses and spaces too
-    return Look(fields[0].decode(), int(fields[19]))
+    return Look(fields[0].decode(), int(fields[19]), int(fields[17]))
 
 
 def _look_ps(pid: int) -> Look | None:

@@ -181,7 +181,8 @@ def _row(pid: int) -> Row | None:
         return None
     # The name stands in parentheses and may hold anything, also ")".
     fields = line[line.rindex(")") + 2 :].split()
-    return Row(pid, int(fields[1]), int(fields[2]), fields[19], fields[0] in "ZX")
+    zombie = fields[0] in "ZX" and int(fields[17]) <= 1  # a process whose first thread has ended lives on in the others
+    return Row(pid, int(fields[1]), int(fields[2]), fields[19], zombie)
 
 
 def _ps() -> dict[int, Row]:
