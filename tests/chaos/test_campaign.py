@@ -61,7 +61,12 @@ def test_a_plan_draws_everything_there_is() -> None:
 def test_ctrl_c_ends_a_campaign_with_what_there_is(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "perdure.cli.main", "chaos", "--runs", "500", "--seed", "3"]
     process = subprocess.Popen(
-        command, env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # the tests may run in the background of a shell
     )
     deadline = time.monotonic() + 30
     while not list(tmp_path.glob("perdure-chaos-*/run-*/out/*")) and time.monotonic() < deadline:

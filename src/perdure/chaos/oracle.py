@@ -229,7 +229,14 @@ def _files(run: _Run) -> Iterator[str]:
         found = _own(below(files, call.folder), given(call))
         effects = [effect for effect in call.effects if effect.path.startswith(call.folder)]
         extent = run.extent(call)
-        if not fits(given(call), effects, found, extent):
+        if extent == "none" and _beside(run, call):
+            # What people touched in there after a call that was undone is kept as it is, and whatever of the call's can't be told from it.
+            steps = [given(call), *(after(given(call), effects[:n]) for n in range(1, len(effects) + 1))]
+            found = {path: node for path, node in found.items() if all(node != step.get(path) for step in steps[1:])}
+            kept = {path: node for path, node in given(call).items() if path in found}
+            if stray := differences(found, kept):
+                yield f"call {call.index} ended {run.outcome(call)}, and somebody's work beside it: {_some(stray)}"
+        elif not fits(given(call), effects, found, extent):
             wanted = after(given(call), effects) if extent == "all" else given(call)
             yield f"call {call.index} ended {run.outcome(call)}, and of its files {extent} has to be there: {_some(differences(found, wanted))}"
         if "bg" in {path.rpartition("/")[2] for path in below(files, call.folder)} and extent == "none":
@@ -239,6 +246,12 @@ def _files(run: _Run) -> Iterator[str]:
     stray = [path for path in files if path not in owned and path.partition("/")[0] not in {*tops, people.HOME}]
     if stray:
         yield f"there are files of nobody: {', '.join(sorted(stray)[:5])}"
+
+
+def _beside(run: _Run, call: Call) -> bool:
+    """Whether people worked in this call's own folder, where it was cut off."""
+    folders = {done.deed.call for done in run.evidence.happened.done if done.deed.kind in ("beside", "inside")}
+    return call.index in folders and run.outcome(call) == "interrupted"
 
 
 def _own(found: Files, wanted: Files) -> Files:

@@ -184,6 +184,7 @@ class Recovery:
         plan = await self._plan(call, base, window)
         if plan is None:
             return
+        rerun = rerun and _whole(plan, call)
         await self._site.take(plan.chunks)
         decision = "undo_start" if rerun else "undo_interrupt"
         self._journal.fact(Draft(_recovered(call, decision, item.evidence, window, plan), call.thread, call.seq))
@@ -368,6 +369,11 @@ def _how_lost(before: r.Incarnation, now: r.Incarnation) -> str:
     if before.boot_id != now.boot_id:
         return "the machine was started anew"
     return "its process ended" if before == now else "its memory of what it ran is gone"
+
+
+def _whole(plan: Plan, call: Call) -> bool:
+    """Whether the call may run again after this undo. What is kept as other people's may hold some of a command's work, which would then be done twice."""
+    return call.tool not in COMMANDS or not plan.kept_count
 
 
 def _with_doubtful(plan: Plan) -> Plan:

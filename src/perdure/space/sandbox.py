@@ -69,18 +69,18 @@ def _check_bind(given: str, root: Path, home: Path) -> str:
     if not printable(str(path)) == str(path):
         raise UsageError(f"{printable(str(path))} can't be shown to the sandbox, since its name is not UTF-8; rename it")
     if not path.exists():
-        raise UsageError(f"{path} can't be shown to the sandbox, since it does not exist; make it, or leave --bind {given} out")
+        raise UsageError(f"{path} can't be shown to the sandbox, since it does not exist; put it back, or leave --bind out")
     if real == Path(real.anchor):
         raise UsageError("/ can't be shown to the sandbox; name the directories of the tools that its commands need")
     if real.is_relative_to(root):
-        raise UsageError(f"{path} lies in the workspace {root}, where commands have it already; leave --bind {given} out")
+        raise UsageError(f"{path} lies in the workspace {root}, where commands have it already; leave that --bind out")
     if home.is_relative_to(real) or real.is_relative_to(home):
         raise UsageError(
             f"{path} can't be shown to the sandbox: Perdure's home {home}, which no command may see, lies there; name a directory "
             "further down, or set PERDURE_HOME to another place"
         )
     if any(path.is_relative_to(own) for own in ("/proc", "/sys", "/dev", "/run", "/perdure")):
-        raise UsageError(f"{path} can't be shown to the sandbox: it is the machine's, not a tool's; leave --bind {given} out")
+        raise UsageError(f"{path} can't be shown to the sandbox: it is the machine's, not a tool's; leave that --bind out")
     if not os.access(path, os.R_OK):
         raise UsageError(f"{path} can't be shown to the sandbox: this user can't read it; change its permissions")
     return str(path)

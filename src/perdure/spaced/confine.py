@@ -17,12 +17,15 @@ from typing import Optional
 
 _NEWNS = 0x00020000
 _NEWUSER = 0x10000000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 _CAPBSET_READ, _CAPBSET_DROP = 23, 24
 _SET_NO_NEW_PRIVS = 38
 _CAP_AMBIENT, _CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
+MACHINE = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/scsi", "/proc/acpi", "/proc/asound")
+"""The machine's own switches. Root may turn many of them without any capability, in a user namespace too (seen: `kernel.panic`)."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _hidden: Optional[str] = None
 
@@ -30,7 +33,11 @@ _hidden: Optional[str] = None
 def prepare(hidden: str) -> None:
     """By the supervisor of a sandbox, before its first keeper: `hidden` is the mount that no command may see, its own mounts are its own."""
     global _hidden
-    _check(_libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "mount(MS_PRIVATE)")
+    _mount(None, "/", _MS_REC | _MS_PRIVATE)
+    for path in MACHINE:
+        if os.path.exists(path):
+            _mount(path, path, _MS_BIND | _MS_REC)
+            _mount(None, path, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _hidden = hidden
 
 
@@ -54,13 +61,17 @@ def enter() -> None:
 
 def remount_writable(path: str) -> None:
     """Try to make a mount writable; OSError where that is refused, as it has to be."""
-    flags = ctypes.c_ulong(_MS_REMOUNT | _MS_BIND | _MS_NOSUID | _MS_NODEV)
-    _check(_libc.mount(None, os.fsencode(path), None, flags, None), "mount(MS_REMOUNT)")
+    _mount(None, path, _MS_REMOUNT | _MS_BIND | _MS_NOSUID | _MS_NODEV)
 
 
 def mount_in_own_user_namespace() -> None:
     """Enter a user namespace and mounts of one's own, with every capability there; OSError where that is refused."""
     _check(_libc.unshare(_NEWUSER | _NEWNS), "unshare(CLONE_NEWUSER)")
+
+
+def _mount(source: Optional[str], target: str, flags: int) -> None:
+    origin = None if source is None else os.fsencode(source)
+    _check(_libc.mount(origin, os.fsencode(target), None, ctypes.c_ulong(flags), None), "mount of %s" % target)
 
 
 def _check(result: int, what: str) -> None:

@@ -21,6 +21,7 @@ NAMESPACES = ("user", "pid", "net", "ipc", "mnt")
 _ADDRESSES = ((socket.AF_INET, ("192.0.2.1", 9)), (socket.AF_INET6, ("2001:db8::1", 9)))
 """Documentation's (RFC 5737, RFC 3849): nothing is there, and only a network says how to get there."""
 
+_SWITCHES = ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/panic", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger")
 _UNREACHABLE = (errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -118,8 +119,10 @@ def _in_child(test: Callable[[], bool]) -> bool:
 
 
 def _writes(sandbox: dict[str, Any]) -> bool:
-    """No directory outside of the workspace and the scratch places takes a new entry."""
-    return not any(_can_write(path) for path in ("/", "/proc/sys", *sandbox["read_only"]) if os.path.isdir(path))
+    """No directory outside of the workspace and the scratch places takes a new entry, and no switch of the machine can be opened."""
+    if any(_can_open(path, os.O_WRONLY) for path in _SWITCHES if os.path.exists(path)):
+        return False
+    return not any(_can_write(path) for path in ("/", *sandbox["read_only"]) if os.path.isdir(path))
 
 
 def _can_write(path: str) -> bool:
@@ -163,9 +166,9 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-def _can_open(path: str) -> bool:
+def _can_open(path: str, how: int = os.O_RDONLY) -> bool:
     try:
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        os.close(os.open(path, how | os.O_NONBLOCK))
     except OSError:
         return False
     return True

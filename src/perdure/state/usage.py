@@ -23,8 +23,8 @@ class Spent(Struct, frozen=True):
 class Usage(Struct, frozen=True):
     """`failing` is what failed last, `failures` how often in a row it did exactly so.
 
-    `losses` counts, per tool and arguments, how often running them took the Space down, within the active submissions; `lost` are the keys of
-    the attempts that are counted: a Space that dies again while one is being undone was not taken down by it.
+    `losses` counts, per tool and arguments, how often running them took the Space down, within the active submissions; `lost` are the
+    attempts that are counted: a Space that dies again while one is being undone was not taken down by it.
     """
 
     session: Spent = Spent()
@@ -53,7 +53,7 @@ def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: str | None) -> 
                 return replace(usage, failing="", failures=0) if usage.failures else usage
             return _fail(usage, f"{signature(calls[id].tool, calls[id].args)}: {outcome}: {result.text[:500]}")
         case r.SpaceLost():
-            running = {c.started.key: signature(c.tool, c.args) for c in calls.values() if c.started and _may_kill(c)}
+            running = {_run(c): signature(c.tool, c.args) for c in calls.values() if _may_kill(c)}
             running = {key: name for key, name in running.items() if key not in usage.lost}
             losses = {**usage.losses, **{s: usage.losses.get(s, 0) + 1 for s in running.values()}}
             return replace(usage, losses=losses, lost=usage.lost | running.keys())
@@ -68,6 +68,12 @@ def _may_kill(call: Call) -> bool:
     """A command can take the supervisor down. Its own tools can't, so what took it down in their middle was something else."""
     started = call.started
     return started is not None and started.ledgered and started.effect != "none" and call.tool not in SUPERVISORS_OWN
+
+
+def _run(call: Call) -> str:
+    """What counts once. A command that could not reach outside is run again by itself a bounded number of times, and all of them are one."""
+    assert call.started is not None
+    return call.id if call.started.effect == "workspace" else call.started.key
 
 
 def signature(tool: str, args: dict[str, object]) -> str:
