@@ -18,7 +18,7 @@ from perdure.drive.events import Event, TextShown
 from perdure.record.errors import PerdureError
 from perdure.space import launch
 from perdure.spaced import steps
-from tests.crash import boot, tools
+from tests.crash import boot, story, tools
 
 SESSION = "s"
 TOOLS = (api.from_function(tools.charge), api.from_function(tools.publish, effect="idempotent"))
@@ -32,7 +32,14 @@ def show(event: Event) -> None:
 async def main(asked: argparse.Namespace) -> str:
     async with api.open(asked.home) as home:
         if not any(row.session == asked.session for row in await home.sessions()):
-            await home.session(asked.session, directory=asked.root, model=f"scripted:{asked.script}", tools=TOOLS)
+            await home.session(
+                asked.session,
+                directory=asked.root,
+                model=f"scripted:{asked.script}",
+                tools=TOOLS,
+                space=story.SPACE,
+                capture=story.CAPTURE,
+            )
         session = await home.session(asked.session)
         await session.submit(asked.say, request_id=asked.say)
         if asked.answer:

@@ -1,14 +1,20 @@
 """The scripted session that every campaign kills, and what each of its calls may have changed: the oracle to compare with.
 
 The calls touch different files, so what the workspace must be follows from the calls' outcomes alone, whichever of them were cut off.
+`PERDURE_SPACE` and `PERDURE_CAPTURE` say where and how; from a sandbox nothing reaches the counters outside.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+SPACE = os.environ.get("PERDURE_SPACE", "host")
+CAPTURE = os.environ.get("PERDURE_CAPTURE", "auto")
+HERMETIC = SPACE == "sandbox"
 
 Files = dict[str, str | None]
 """Path to content; None is a directory, empty or not."""
@@ -25,7 +31,7 @@ BEFORE: Files = {
 
 
 class Step(NamedTuple):
-    """One call. `effect` is its class where no command in a `host` Space could have another; `counter` the file outside that it appends a line to."""
+    """One call. `effect` is its class; `counter` the file outside that it appends a line to."""
 
     tool: str
     args: dict[str, Any]
@@ -50,6 +56,8 @@ def _edit(path: str, old: str, new: str) -> Step:
 
 
 def _bash(command: str, change: Callable[[Files], object], counter: str, **args: Any) -> Step:
+    if HERMETIC:
+        return Step("bash", {"command": command, **args}, "workspace", change)
     line = f'echo "$PERDURE_CALL_KEY" >> "$EFFECTS/{counter}"; {command}'
     return Step("bash", {"command": line, **args}, "external", change, counter)
 
