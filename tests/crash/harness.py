@@ -27,7 +27,7 @@ from perdure.history.compare import compare
 from perdure.log.sqlite import SqliteStore
 from perdure.record import records as r
 from perdure.record.records import Stored
-from perdure.space import death, launch
+from perdure.space import death, launch, sandbox
 from perdure.spaced.tree import DIRECTORY
 from perdure.state.state import fold_all
 from perdure.state.threads import Answered, Entry, Returned, Said
@@ -71,8 +71,8 @@ class World:
     def __init__(self, folder: Path, script: Path | None = None, *, more: Files = {}) -> None:  # noqa: B006
         self.folder = folder
         self.home, self.root, self.effects = folder / "home", folder / "root", folder / "effects"
-        for path in (self.root, self.effects):
-            path.mkdir(parents=True)
+        for path in (self.root, self.effects, self.state_folder):
+            path.mkdir(parents=True, mode=0o700)
         for name, content in {**story.BEFORE, **more}.items():
             if content is None:
                 (self.root / name).mkdir()
@@ -88,9 +88,10 @@ class World:
         """A driver, in the background. Its steps, and those of a supervisor that it starts, go to `steps-<run>`."""
         self.runs += 1
         file = self.trace(self.runs)
-        settings = {role: Point(role, 0, "trace").setting(file) for role in ("driver", "spaced")}
+        files = {"driver": file, "spaced": Path(sandbox.STATE, file.name) if story.HERMETIC else file}
+        settings = {role: Point(role, 0, "trace").setting(file) for role, file in files.items()}
         if at is not None:
-            settings[at.role] = at.setting(file)
+            settings[at.role] = at.setting(files[at.role])
         if self.boots:
             flags = (*flags, f"--boot={self.folder / 'boot_id'}")
         return subprocess.Popen(
@@ -122,7 +123,8 @@ class World:
         raise AssertionError(f"not settled after {RESUMES} drivers")
 
     def trace(self, run: int) -> Path:
-        return self.folder / f"steps-{run}"
+        """Where the steps of a run are told; a sandbox sees the state folder alone, at a place of its own."""
+        return (self.state_folder if story.HERMETIC else self.folder) / f"steps-{run}"
 
     def steps(self, run: int, role: str) -> list[str]:
         """The names of the steps that one run's processes of a role took, in order."""

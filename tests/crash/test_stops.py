@@ -101,7 +101,7 @@ def overtake_a_frozen_supervisor(world: World, n: int) -> None:
     pid = world.supervisor()
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    (world.folder / "steps-2.go").touch()
+    world.trace(2).with_name("steps-2.go").touch()
     assert world.run("--take").said == "settled"
     files, records = world.files(), world.read().records
     with contextlib.suppress(ProcessLookupError):
