@@ -68,6 +68,44 @@ def test_with_the_network_a_command_may_reach_outside_and_people_are_told(tmp_pa
     play(story())
 
 
+@pytest.mark.parametrize("capture", ["watch", "scan"])
+def test_what_leads_out_of_the_tree_takes_the_label_away_for_as_long_as_it_is_there(tmp_path: Path, capture: str) -> None:
+    """A FIFO that somebody outside may read, and a file with a name outside, there from the beginning or made meanwhile."""
+
+    async def story() -> None:
+        look = turn("", bash("cat kept"))
+        async with stage(tmp_path, *[look, "done"] * 5, capture=capture, **BOX) as s:
+            (s.root / "kept").write_text("kept\n")
+            outside = tmp_path / "outside"
+            os.link(s.root / "kept", outside)
+            await s.run("linked", request_id="1")
+            outside.unlink()
+            await s.run("alone", request_id="2")
+            os.mkfifo(s.root / "fifo")
+            await s.run("fifo", request_id="3")
+            (s.root / "fifo").unlink()
+            os.link(s.root / "kept", s.root / "twice")
+            await s.run("two names in the tree", request_id="4")
+            os.link(s.root / "twice", outside)
+            await s.run("a third one outside", request_id="5")
+            assert await effects(s) == ["external", "workspace", "external", "workspace", "external"]
+
+    play(story())
+
+
+def test_a_command_that_made_a_way_out_is_not_run_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, turn("", bash("mkfifo way; touch begun; sleep 300")), "done", **BOX) as s:
+            running = asyncio.create_task(s.run())
+            await appears(s.root / "begun")
+            kill_supervisor(s)
+            assert (await running).outcome == "answered"
+            finished = (await s.finished())["main.1.0"]
+            assert finished.outcome == "interrupted" and not (s.root / "begun").exists()
+
+    play(story())
+
+
 # ---- recovery ----------------------------------------------------------------------------------------------------------------
 
 

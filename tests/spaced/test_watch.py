@@ -285,6 +285,17 @@ def test_a_write_into_a_file_whose_name_leads_elsewhere_by_now_is_found(world: W
     assert world.changed(scanned="does not lead to") == ["kept"]
 
 
+def test_a_write_by_a_name_outside_is_found_though_no_name_in_the_workspace_was_touched(world: Watched) -> None:
+    world.shell("ln a $OUT/l")
+    assert world.changed(audit=True, scanned="audit") == []
+    world.shell("echo x >> $OUT/l")
+    assert world.changed() == ["a"]
+    assert world.workspace.reaching() == ["a"]
+    world.shell("rm $OUT/l")
+    assert world.changed() == []
+    assert world.workspace.reaching() == []
+
+
 def test_a_link_from_outside_that_came_and_went_is_found_by_the_audit(world: Watched) -> None:
     world.shell("ln a $OUT/l; echo x >> $OUT/l; rm $OUT/l")
     assert world.workspace.capture(world.base)["changed"] == []

@@ -372,8 +372,9 @@ def _how_lost(before: r.Incarnation, now: r.Incarnation) -> str:
 
 
 def _whole(plan: Plan, call: Call) -> bool:
-    """Whether the call may run again after this undo. What is kept as other people's may hold some of a command's work, which would then be done twice."""
-    return call.tool not in COMMANDS or not plan.kept_count
+    """Whether the call may run again after this undo. What is kept as other people's may hold some of a command's work, which would then be done
+    twice; and by what leads out of the workspace it may have reached somebody."""
+    return call.tool not in COMMANDS or not (plan.kept_count or plan.reaching)
 
 
 def _with_doubtful(plan: Plan) -> Plan:

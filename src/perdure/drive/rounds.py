@@ -122,9 +122,9 @@ class Rounds:
         )
 
     def _effect(self, call: Call) -> r.EffectClass:
-        """A command in a proven hermetic Space changes nothing but the workspace."""
+        """A command in a proven hermetic Space changes nothing but the workspace, where nothing in there leads further."""
         effect = effect_of(self._journal.view, call.tool, self._tools.effect(call.tool))
-        hermetic = self._site.is_open and self._site.space.traits.hermetic
+        hermetic = self._site.is_open and self._site.space.traits.hermetic and not self._site.reaching
         tool = self._tools.get(call.tool)
         return "workspace" if effect == "external" and hermetic and tool and tool.place == "space" else effect
 

@@ -27,7 +27,7 @@ SOMEWHERE = "."
 
 
 class Site:
-    """`space` raises until `open` was called. One driver's, one epoch's."""
+    """`space` raises until `open` was called. One driver's, one epoch's. `reaching` is the newest look's, as in Capture."""
 
     def __init__(self, spaces: Spaces, journal: Journal, binding: Binding) -> None:
         self.binding = binding
@@ -35,6 +35,7 @@ class Site:
         self._journal = journal
         self._space: Space | None = None
         self._unsettled: Image | None = None
+        self.reaching: tuple[str, ...] = ()
         journal.refill = self._refill
 
     @property
@@ -75,6 +76,7 @@ class Site:
         created = self._journal.state.session.created
         strict = created is not None and created.capture == "strict" and found_by == "before_call"
         capture = await self.space.capture(known, settled=settled, audit=strict or found_by == "audit")
+        self.reaching = capture.reaching
         if known is not None and capture.image.same(known) and not capture.opaque_changed:
             return known
         await self.take(capture.chunks)

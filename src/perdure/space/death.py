@@ -1,9 +1,10 @@
 """Which process an `Init` is, and whether it lives: a supervisor's, and for the engine a driver's.
 
 A pid alone proves nothing: it is used again. Boot, PID namespace, pid and start time name one process for ever on one kernel, so "dead" here is a
-proof: the pid is absent, a zombie, or started at another time. When the init of a namespace is dead, the kernel has killed everything in it
-before. A zombie with threads left is alive: its first thread has ended, and the kernel kills a namespace only when its init's last one has. A free lock or a closed socket proves nothing: both come up to seconds before the children die. What can't be looked at (another
-namespace, a process hidden from this user, no descriptor left to look with) is None and never counts as dead.
+proof: the pid is absent, a zombie without threads, or started at another time. When the init of a namespace is dead, the kernel has killed everything in
+it before; a zombie with threads left is alive, since only its last thread takes the namespace along. A free lock or a closed socket proves nothing: both
+come up to seconds before the children die. What can't be looked at (another namespace, a process hidden from this user, no descriptor left to
+look with) is None and never counts as dead.
 
 Death itself is pushed, not polled: a pidfd (Linux) or a kqueue (macOS) in the event loop, one per watched process however many wait for it.
 """

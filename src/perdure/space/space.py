@@ -93,6 +93,7 @@ class Capture(Struct, frozen=True, omit_defaults=True):
     `changed` are paths relative to the root, as text (surrogateescape for names that are not UTF-8), sorted, at most 1,000 of `changed_count`.
     `chunks` maps the digests, with sizes in bytes, of every tree node and content chunk that this capture met and the base does not hold; the Space keeps
     them until `settle`. `opaque` are named but outside the digest, `unstable` were stored while they changed.
+    `reaching` lead out of the workspace or into it: FIFOs, sockets, devices, mounts, files with a name outside.
     """
 
     image: Image
@@ -103,6 +104,7 @@ class Capture(Struct, frozen=True, omit_defaults=True):
     opaque: tuple[str, ...] = ()
     opaque_changed: tuple[str, ...] = ()
     unstable: tuple[str, ...] = ()
+    reaching: tuple[str, ...] = ()
     entries: int = 0
     total_bytes: int = 0
 
@@ -163,7 +165,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
 
     `take_back` are paths to be made as in the target again, `kept` differ from it but are somebody else's work, `salvage` is the root of an
     image of everything that is about to be lost and is stored nowhere yet (`chunks` as in Capture). `doubtful`: a later change where the window's
-    end is only a stamp. `blocked` says why it can't be undone at all.
+    end is only a stamp. `blocked` says why it can't be undone at all. `reaching` as in Capture.
     """
 
     take_back: tuple[str, ...] = ()
@@ -177,6 +179,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     git_before: GitState | None = None
     git_after: GitState | None = None
     blocked: str | None = None
+    reaching: tuple[str, ...] = ()
 
 
 class Restored(Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Optional, Union
 
-from perdure.spaced.index import Folder, Index, names_of
+from perdure.spaced.index import Folder, Index
+from perdure.spaced.index import names_of as names_in
 from perdure.spaced.mounts import Mounts
 from perdure.spaced.scan import Found
 from perdure.spaced.touched import Touched
@@ -95,6 +96,11 @@ class Engine:
                 self._hot[found].add(path)
         return set(paths).union(*self._hot.values())
 
+    def names_of(self, inodes: Iterable[int]) -> set[str]:
+        """The known names of files with several: an event about one may have come by a name outside alone."""
+        assert self.watch is not None
+        return set().union(*(self.watch.links.get(inode, ()) for inode in inodes))
+
     def more(self, old: Index, found: list[Found], inodes: set[int], done: set[str]) -> set[str]:
         """Names that are still missing: each other name of a file with several that was looked at or told of."""
         watch = self.watch
@@ -144,6 +150,6 @@ def probe(root: Union[str, os.PathLike[str]]) -> str:
 
 def _names(root: Optional[Folder], git: Optional[Folder], inodes: set[int]) -> Iterator[tuple[str, int]]:
     if root is not None:
-        yield from names_of(root, inodes)
+        yield from names_in(root, inodes)
     if git is not None:
-        yield from names_of(git, inodes, ".git/")
+        yield from names_in(git, inodes, ".git/")

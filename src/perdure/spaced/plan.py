@@ -108,6 +108,7 @@ def make(
         "doubtful": _texts([*(difference.path for difference in in_doubt), *git.doubtful]),
         "quarantine": _texts(aside),
         "chunks": kept_safe.chunks if kept_safe else {},
+        "reaching": workspace.reaching(),
     }
     optional = {"salvage": kept_safe and kept_safe.root, "git_before": git.before, "git_after": git.after, "blocked": blocked}
     return {**plan, **{name: value for name, value in optional.items() if value is not None}}

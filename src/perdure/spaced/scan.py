@@ -46,8 +46,8 @@ _FEW = 32
 class Found:
     """What a scan met beside the folders: paths relative to the root.
 
-    `again` is to be hashed again next time (R3), `linked` are the names met of files with several, `relinked` inodes whose old name it looked at,
-    `hot` files met, `doubtful` written names whose file was not.
+    `again` is to be hashed again next time (R3), `linked` are the names met of files with several and `links` how many there are,
+    `relinked` inodes whose old name it looked at, `hot` files met, `doubtful` written names whose file was not.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,7 @@ class Found:
         self.unstable: list[str] = []
         self.again: list[str] = []
         self.linked: dict[int, set[str]] = {}
+        self.links: dict[int, int] = {}
         self.relinked: set[int] = set()
         self.hot: list[tuple[int, str]] = []
         self.doubtful: list[str] = []
@@ -220,12 +221,13 @@ class Scan:
         if key == before and name in frame.spot.written:
             self.found.doubtful.append(frame.below(name))
         if status.st_nlink > 1:
-            self._linked(frame, name, key[INODE])
+            self._linked(frame, name, status)
         self._read(frame, name)
 
-    def _linked(self, frame: Frame, name: str, inode: int) -> None:
-        path = frame.below(name)
+    def _linked(self, frame: Frame, name: str, status: os.stat_result) -> None:
+        path, inode = frame.below(name), status.st_ino
         self.found.linked.setdefault(inode, set()).add(path)
+        self.found.links[inode] = status.st_nlink
         if self._watch is not None:
             assert frame.fd is not None
             self._watch.link(frame.fd, name, path, inode)
@@ -258,7 +260,7 @@ class Scan:
                 else:
                     continue
                 if status.st_nlink > 1:
-                    self._linked(frame, name, key[INODE])
+                    self._linked(frame, name, status)
         for name in fresh:
             self._read(frame, name)
         if len(same) + sum(name in old.keys for name in frame.keys) < len(old.keys):

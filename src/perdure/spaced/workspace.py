@@ -63,6 +63,7 @@ class Workspace:
         self.settings = (status.st_dev, status.st_ino, own, tuple(exclude), max_file_bytes)
         self.index = Index.load(self._index_path, self.settings)
         self.not_held: dict[str, StatKey] = {}
+        self._linked_outside: dict[int, str] = {}
         self.mounts: list[str] = []
         self.excluded: list[str] = []
         self.temporary: list[str] = []
@@ -142,6 +143,7 @@ class Workspace:
         with self._started(frozenset()) as start:
             found, index = self._everything(self.index, None, cancelled, seen, start, watch=False)
         self._named(index, start)
+        self._note_links(found, whole=True)
         index.opaque = found.opaque
         if self.index.root is None or self.index.image != self.staging.end:
             self.index = index
@@ -208,10 +210,12 @@ class Workspace:
             other = "the repository came or went" if (old.git is None) != (start.git_fd is None) else ""
             touched, known = self.engine.take(old, scan="an audit" if self._audit else other)
             done = self._partly(old, sink, cancelled, touched, start) if known else None
+            whole = done is None
             if done is None:
                 with self.engine.afresh():
                     done = self._everything(old, sink, cancelled, touched, start)
         found, new = done
+        self._note_links(found, whole=whole)
         image = self._named(new, start)
         self._again = found.again
         self.engine.keep(new)
@@ -277,6 +281,7 @@ class Workspace:
         files, git = self._scan(old, sink, cancelled, start, only=True, watch=True)
         unheld = [*old.opaque, *self.not_held, *self.mounts, *self.temporary, *self._again]
         touched.paths |= self.engine.also(old, (inode for _, inode in start.hot | old.hot), unheld)
+        touched.paths |= self.engine.names_of(touched.inodes)
         new, spot, done = Index(self.settings), touched.spots(), set(touched.paths)
         new.root, new.git = old.root, old.git
         assert new.root is not None
@@ -322,6 +327,23 @@ class Workspace:
     def _note(self, found: Found) -> None:
         self.not_held, self.mounts, self.excluded, self.temporary = found.not_held, found.mounts, found.excluded, found.temporary
 
+    def _note_links(self, found: Found, *, whole: bool) -> None:
+        """Files of which some name lies outside of the workspace."""
+        if whole:
+            self._linked_outside = {}
+        for inode in found.relinked:
+            self._linked_outside.pop(inode, None)
+        for inode, paths in found.linked.items():
+            if found.links[inode] > len(paths):
+                self._linked_outside[inode] = min(paths)
+            else:
+                self._linked_outside.pop(inode, None)
+
+    def reaching(self) -> list[str]:
+        """What leads out of the workspace, or into it from outside: FIFOs, sockets, devices, mounts, and files with a name outside."""
+        paths = [*self.not_held, *self.mounts, *self._linked_outside.values()]
+        return sorted(map(path_text, paths))[:CHANGED_TOLD]
+
     def _told(
         self, image: dict[str, Any], found: Found, batches: list[Batch], changed: dict[str, Change], opaque_changed: set[str]
     ) -> dict[str, Any]:
@@ -337,6 +359,7 @@ class Workspace:
             "unstable": sorted(map(path_text, found.unstable)),
             "entries": self.index.root.entries,
             "total_bytes": self.index.root.size_bytes,
+            "reaching": self.reaching(),
             "not_held": sorted(map(path_text, found.not_held)),
             "mounts": sorted(map(path_text, found.mounts)),
         }
@@ -355,7 +378,13 @@ class _Start(NamedTuple):
 
 
 def _together(files: Scan, git: Scan) -> Found:
-    """What is told of a capture. Of git only what changed while it was read."""
+    """What is told of a capture. Of git only what changed while it was read, and what no image holds."""
+    files.found.not_held.update(git.found.not_held)
+    files.found.mounts += git.found.mounts
+    files.found.links.update(git.found.links)
+    files.found.relinked |= git.found.relinked
+    for inode, paths in git.found.linked.items():
+        files.found.linked.setdefault(inode, set()).update(paths)
     files.found.unstable += git.found.unstable
     files.found.again += git.found.again
     return files.found
