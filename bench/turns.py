@@ -39,7 +39,7 @@ def measure(folder: Path, *, late: int = LATE) -> Iterator[Figure]:
     early = [run.turn_ms(n) - spawn_ms for n in range(EARLY - 5, EARLY - 5 + AROUND)]
     at_end = [run.turn_ms(n) - spawn_ms for n in range(late - AROUND, late + AROUND)]
     turns = late + AROUND - 1
-    yield Figure("turn", f"one call at turn {EARLY}, above model and spawn", median(early), "ms", "< 5", tuple(early))
+    yield Figure("turn", f"one call at turn {EARLY}, above model and spawn", median(early), "ms", "≤ 2.5", tuple(early))
     yield Figure("turn", f"one call at turn {late}, above model and spawn", median(at_end), "ms", "", tuple(at_end))
     yield Figure("turn", f"turn {late} against turn {EARLY}", median(at_end) / median(early), "times", "about 1")
     yield Figure("turn", "processor time of driver and model a turn", run.cpu_s * 1000 / turns, "ms", "")
