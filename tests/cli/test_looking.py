@@ -8,6 +8,8 @@ from pathlib import Path
 
 import apsw
 
+from perdure.space import sandbox
+from perdure.space.launch import bubblewrap
 from tests.cli.desk import Desk, bash, call, finish, turn, until
 
 EDITS = turn(
@@ -143,6 +145,7 @@ def test_doctor_names_what_it_stands_on(desk: Desk) -> None:
     (found,) = [json.loads(line) for line in done.stdout.splitlines()]
     assert found["sqlite"]["value"].startswith(apsw.sqlite_lib_version())
     assert "journal_mode wal, synchronous 2" in found["sqlite"]["value"]
+    assert found["sandbox"]["value"].startswith("none here" if sandbox.problem(bubblewrap()) else "hermetic")
     assert {"custody", "engine", "home", "directory", "bubblewrap", "ripgrep"} <= found.keys()
     without = desk.perdure("doctor", PATH=str(Path(os.devnull)))
     assert "· ripgrep" in without.stdout and "· bash" in without.stdout

@@ -15,15 +15,17 @@ from pathlib import Path
 import pytest
 
 import perdure.spaced
+from perdure.space import sandbox
 from perdure.space.launch import bubblewrap
+from perdure.space.sandbox import Sandbox
 from perdure.space.space import Exec
 from tests.space.conftest import Place, run, until, until_async
 
 PYTHON = Path("/usr/bin/python3")
 
 
-@pytest.fixture
-def nobodys() -> Iterator[Place]:
+@pytest.fixture(params=["host", "sandbox"])
+def nobodys(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A place that belongs to an ordinary user, whose supervisor is started by him and reached by us."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         pytest.skip("only root can become another user; for an ordinary user every other test is this one")
@@ -42,7 +44,13 @@ def nobodys() -> Iterator[Place]:
     become = [setpriv, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
     wrap = [bubblewrap() or "", "--dev-bind", "/", "/", "--proc", "/proc", "--unshare-pid", "--as-pid-1", "--"]
     spaced = [str(PYTHON), "-I", "-S", str(folder / "spaced"), str(place.folder), str(place.root), "--epoch", "1"]
-    starter = subprocess.Popen([*become, *wrap, *spaced], stdin=subprocess.DEVNULL)
+    line = [*wrap, *spaced]
+    if request.param == "sandbox":
+        package = folder / "spaced"
+        line = sandbox.command(
+            wrap[0], Sandbox(), place.folder, place.root, ["--epoch", "1"], python=str(PYTHON), package=package
+        )
+    starter = subprocess.Popen([*become, *line], stdin=subprocess.DEVNULL)
     until(lambda: (place.folder / "s-1").exists() or starter.poll() is not None)
     yield place
     place.kill()
@@ -50,10 +58,13 @@ def nobodys() -> Iterator[Place]:
     shutil.rmtree(folder)
 
 
-def test_an_ordinary_users_commands_die_with_his_supervisor(nobodys: Place) -> None:
+def test_an_ordinary_users_commands_die_with_his_supervisor(nobodys: Place, request: pytest.FixtureRequest) -> None:
+    confined = request.node.callspec.params["nobodys"] == "sandbox"
+
     async def main() -> None:
         space = await nobodys.open(1)
         assert space.traits.custody == "pidns"
+        assert space.traits.hermetic is confined
         status = await run(space, "l:c:1", "id -un; echo mine > made; cat /proc/1/comm")
         assert status.result is not None
         assert status.result.text == "nobody\nspaced\n"

@@ -166,6 +166,8 @@ def test_passwords_of_the_system_are_not_readable_even_to_root(boxed: Place) -> 
         "umount /usr",
         "unshare -Ur mount -o remount,rw,bind /usr",
         "unshare -Ur umount -l /etc",
+        "umount /perdure/state",
+        "unshare -Urm umount /perdure/state",
         "nsenter -t 1 -m true",
         "chroot / true",
         "mknod disk b 254 0",
@@ -251,8 +253,7 @@ _BROKEN = {
     "namespaces": "asked['outside']['ipc'] = __import__('os').readlink('/proc/self/ns/ipc')",
     "remount": "asked['read_only'].append('/tmp'); confine.remount_writable = lambda path: None",
     "writes": "asked['read_only'].append('/tmp')",
-    "hidden": "confine._libc = __import__('types').SimpleNamespace(**{n: getattr(confine._libc, n) for n in "
-    "('mount', 'unshare', 'prctl', 'capset')}, umount2=lambda *_: 0)",
+    "hidden": "confine._hidden = (asked['hidden'], asked['hidden'])",
 }
 """By test: what makes its condition untrue, in the supervisor."""
 

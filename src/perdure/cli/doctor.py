@@ -6,6 +6,7 @@ import asyncio
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,7 @@ from perdure.history.paint import Paint
 from perdure.log.connection import WAL_LIMIT_BYTES
 from perdure.log.filesystem import kind_of
 from perdure.record.errors import CorruptLogError, UsageError
+from perdure.space import sandbox
 from perdure.space.launch import bubblewrap, namespace_problem
 from perdure.spaced.boot import boot_id
 from perdure.spaced.engine import probe
@@ -70,6 +72,7 @@ async def _doctor(directory: str, as_json: bool) -> int:
             *await _store(home),
             *_workspace(Path(directory), home),
             *_custody(),
+            _sandbox(),
             *_tools(),
         ]
     if as_json:
@@ -174,6 +177,24 @@ def _custody() -> list[Finding]:
         return [found, Finding("custody", "pidns: the death of every process of a session can be proven")]
     remedy = "after a supervisor's violent death a session waits, naming what may still run, until you accept"
     return [found, Finding("custody", f"unproven, since there is no PID namespace here: {problem}", "note", remedy)]
+
+
+def _sandbox() -> Finding:
+    """Whether one can be had, and holds: a throw-away one is tried."""
+    wrap = bubblewrap()
+    why = sandbox.problem(wrap)
+    if wrap is None or why is not None:
+        return Finding(
+            "sandbox", f"none here: {why}", "note", "sessions work with --space host, whose commands can do what you can"
+        )
+    try:
+        failures = sandbox.failures(sandbox.tried(wrap))
+    except (UsageError, OSError, subprocess.TimeoutExpired) as error:
+        return Finding("sandbox", str(error), "note", "sessions work with --space host, whose commands can do what you can")
+    if failures:
+        remedy = "a command that is cut off there may have reached outside, and is not run again"
+        return Finding("sandbox", f"not hermetic: {'; '.join(failures)}", "note", remedy)
+    return Finding("sandbox", "hermetic: what is cut off there can be run again")
 
 
 def _tools() -> list[Finding]:

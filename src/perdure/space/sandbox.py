@@ -17,6 +17,7 @@ import pwd
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from perdure.spaced.selftest import NAMESPACES
 
 STATE = "/perdure/state"
 SUPERVISOR = "/perdure/spaced"
+EMPTY = "/perdure/empty"
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 _OTHER_HOME = "/home/user"
 _OWN = ("/proc", "/dev", "/tmp", "/etc", "/perdure", *SYSTEM)
@@ -118,6 +120,19 @@ def failures(self_test: Mapping[str, bool]) -> list[str]:
     return [f"{name}: {_MEANS.get(name, 'it did not hold')}" for name, passed in self_test.items() if not passed]
 
 
+def tried(wrap: str) -> dict[str, bool]:
+    """What the tests of a sandbox say here, in one that is thrown away. UsageError where it does not come up."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, root = Path(place, "spaces", "tried"), Path(os.path.realpath(place), "root")
+        for path in (folder, root):
+            path.mkdir(parents=True)
+        line = command(wrap, Sandbox(), folder, root, ["--try"])
+        done = subprocess.run(line, capture_output=True, timeout=_PROBE_S, check=False, env=environment(os.environ, root))
+    if done.returncode != 0:
+        raise UsageError(f"no sandbox here: {done.stderr.decode(errors='replace').strip()}")
+    return msgspec.json.decode(done.stdout, type=dict[str, bool])
+
+
 # ---- how it is made --------------------------------------------------------------------------------------------------------------
 
 
@@ -144,7 +159,8 @@ def command(
     mounts[str(root)] = ["--bind", str(root), str(root)]
     mounts[SUPERVISOR] = ["--ro-bind", str(package), SUPERVISOR]
     mounts[STATE] = ["--bind", str(folder), STATE]
-    asked = {"hidden": STATE, "outside": _outside(), "read_only": read_only, "binds": binds}
+    mounts[EMPTY] = ["--dir", EMPTY]
+    asked = {"hidden": STATE, "empty": EMPTY, "outside": _outside(), "read_only": read_only, "binds": binds}
     supervisor = [os.path.realpath(python), "-I", "-S", SUPERVISOR, STATE, str(root), *arguments]
     return [
         *(wrap, *_namespaces(sandbox.network), "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),

@@ -2,9 +2,12 @@
 
 The sandbox itself is made by bubblewrap around the supervisor (`perdure.space.sandbox`): namespaces, a small read-only root, private scratch. The
 supervisor needs a little more than its commands: the state folder, and the right to take that away from others (CAP_SYS_ADMIN and
-CAP_SETPCAP, in its user namespace alone). So a keeper gets mounts of its own, detaches the state folder there, and gives up every capability for
-itself and whatever it starts (capabilities(7), no_new_privs). Scratch files stay shared: a copy of the mounts shows the same tmpfs.
+CAP_SETPCAP, in its user namespace alone). So a keeper gets mounts of its own, covers the state folder there with an empty one, and gives up every capability of
+itself and of whatever it starts (capabilities(7), no_new_privs). Scratch files stay shared: a copy of the mounts shows the same tmpfs.
 A process without capabilities can't look into one with them (ptrace(2)): not into `/proc/1/root`, `fd`, `mem` or `environ`.
+
+For an ordinary user bubblewrap leaves the supervisor in a second user namespace, where nothing that was mounted in the first can be taken away: so it is
+covered, and the supervisor too has mounts of its own before it opens anything.
 
 Once a keeper, 0.2 ms. Rejected: one bubblewrap a command (20 ms, and scratch files would not be shared); closing descriptors alone (the folder has a path).
 """
@@ -18,7 +21,6 @@ from typing import Optional
 _NEWNS = 0x00020000
 _NEWUSER = 0x10000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
-_MNT_DETACH = 2
 _CAPBSET_READ, _CAPBSET_DROP = 23, 24
 _SET_NO_NEW_PRIVS = 38
 _CAP_AMBIENT, _CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -27,18 +29,19 @@ MACHINE = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/
 """The machine's own switches. Root may turn many of them without any capability, in a user namespace too (seen: `kernel.panic`)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_hidden: Optional[str] = None
+_hidden: Optional[tuple[str, str]] = None
 
 
-def prepare(hidden: str) -> None:
-    """By the supervisor of a sandbox, before its first keeper: `hidden` is the mount that no command may see, its own mounts are its own."""
+def prepare(hidden: str, empty: str) -> None:
+    """By the supervisor of a sandbox, before it opens anything: no command may see the folder `hidden`, it sees `empty` there."""
     global _hidden
+    _check(_libc.unshare(_NEWNS), "unshare(CLONE_NEWNS)")
     _mount(None, "/", _MS_REC | _MS_PRIVATE)
     for path in MACHINE:
         if os.path.exists(path):
             _mount(path, path, _MS_BIND | _MS_REC)
             _mount(None, path, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    _hidden = hidden
+    _hidden = hidden, empty
 
 
 def enter() -> None:
@@ -49,7 +52,8 @@ def enter() -> None:
     if _hidden is None:
         return
     _check(_libc.unshare(_NEWNS), "unshare(CLONE_NEWNS)")
-    _check(_libc.umount2(os.fsencode(_hidden), _MNT_DETACH), "umount2 of the state folder")
+    hidden, empty = _hidden
+    _mount(empty, hidden, _MS_BIND)
     _check(_libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     for number in range(64):
         if _libc.prctl(_CAPBSET_READ, number, 0, 0, 0) == 1:
@@ -62,6 +66,11 @@ def enter() -> None:
 def remount_writable(path: str) -> None:
     """Try to make a mount writable; OSError where that is refused, as it has to be."""
     _mount(None, path, _MS_REMOUNT | _MS_BIND | _MS_NOSUID | _MS_NODEV)
+
+
+def uncover(path: str) -> None:
+    """Try to take a mount away; OSError where that is refused, as it has to be."""
+    _check(_libc.umount2(os.fsencode(path), 0), "umount2 of %s" % path)
 
 
 def mount_in_own_user_namespace() -> None:

@@ -1,6 +1,7 @@
 """The supervisor's life: lock, identity, floor, ledger, root, then a lane's thread for each connection until nobody needs it.
 
     spaced STATE ROOT --epoch N [--ready-fd N] [--detach] [--own] [--exclude JSON] [--capture ENGINE] [--idle-s S] [--sandbox JSON]     serve
+    spaced STATE ROOT --try --sandbox JSON               print whether this sandbox holds
     spaced --scan ROOT STATE [--base JSON]               print one capture, change nothing; what equals the base is copied nowhere
 
 The main thread accepts, reaps and ticks; it never waits for anything else. Signals arrive through a wake-up descriptor, so nothing is
@@ -43,6 +44,11 @@ def main(arguments: list[str]) -> int:
     if options["scan"]:
         root, folder = options["paths"]
         return _scan(root, folder, options["base"])
+    if options["sandbox"] is not None:
+        confine.prepare(options["sandbox"]["hidden"], options["sandbox"]["empty"])
+    if options["try"]:
+        print(json.dumps(selftest.run(options["sandbox"])))
+        return 0
     listen("spaced")
     rename("spaced")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -89,7 +95,6 @@ class Supervisor:
         os.fchdir(self._root_fd)
         sandbox = self._options["sandbox"]
         if sandbox is not None:
-            confine.prepare(sandbox["hidden"])
             self.identity["self_test"] = selftest.run(sandbox)
         custody.prepare()
         with open(os.path.join(self._folder, state.TOKEN_FILE)) as file:
@@ -229,11 +234,11 @@ def _ready(fd: int | None, answer: dict[str, Any], code: int) -> int:
 
 
 def _options(arguments: list[str]) -> dict[str, Any]:
-    options: dict[str, Any] = {"paths": [], "scan": False, "own": False, "detach": False, "ready": None}
+    options: dict[str, Any] = {"paths": [], "scan": False, "own": False, "detach": False, "ready": None, "try": False}
     options.update({"epoch": 0, "exclude": [], "idle_s": IDLE_S, "capture": AUTO, "base": None, "sandbox": None})
     rest = iter(arguments)
     for argument in rest:
-        if argument in ("--scan", "--own", "--detach"):
+        if argument in ("--scan", "--own", "--detach", "--try"):
             options[argument[2:]] = True
         elif argument == "--ready-fd":
             options["ready"] = int(next(rest))

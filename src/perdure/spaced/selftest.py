@@ -26,7 +26,9 @@ _UNREACHABLE = (errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def run(sandbox: dict[str, Any]) -> dict[str, bool]:
-    """`sandbox`: `hidden`, the state folder's mount; `outside`, the namespaces of whoever made it; `read_only` and `binds`, what is mounted so."""
+    """`sandbox`: `hidden`, the state folder's mount, and `empty`, what covers it; `outside`, the namespaces of whoever made it; `read_only` and
+    `binds`, what is mounted so.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -89,15 +91,23 @@ def _remount(sandbox: dict[str, Any]) -> bool:
     tried = ["/", *sandbox["read_only"]]
     if any(_can_remount(path) for path in tried):
         return False
-    return _in_child(lambda: _nested(tried))
+    return _in_child(lambda: _nested(tried, sandbox["hidden"]))
 
 
-def _nested(tried: list[str]) -> bool:
+def _nested(tried: list[str], hidden: str) -> bool:
     try:
         confine.mount_in_own_user_namespace()
     except OSError:
         return True
-    return not any(_can_remount(path) for path in tried)
+    return not any(_can_remount(path) for path in tried) and not _can_uncover(hidden)
+
+
+def _can_uncover(path: str) -> bool:
+    try:
+        confine.uncover(path)
+    except OSError:
+        return False
+    return True
 
 
 def _can_remount(path: str) -> bool:
