@@ -128,6 +128,28 @@ def test_a_command_that_is_cut_off_is_undone_and_run_again_and_the_model_hears_o
     play(story())
 
 
+def test_what_is_too_large_to_be_stored_is_moved_aside_out_of_a_sandbox_too(tmp_path: Path) -> None:
+    """A mount lies between the workspace and the state folder there, and no rename leads over one."""
+
+    async def story() -> None:
+        command = "truncate -s 300M large; echo end >> large; " + SLOW
+        async with stage(tmp_path, turn("", bash(command)), "done", **BOX) as s:
+            running = asyncio.create_task(s.run())
+            await appears(s.root / "begun")
+            kill_supervisor(s)
+            await s.until(lambda body: isinstance(body, r.CallStarted) and body.attempt == 2)
+            await appears(s.root / "begun")
+            (s.root / "go").touch()
+            assert (await running).outcome == "answered"
+            folder = s.home.spaces.folder(s.session.id) / "workspace" / "quarantine"
+            (aside,) = [path for path in folder.rglob("*") if path.is_file()]
+            assert aside.name == "large" and aside.stat().st_size == (300 << 20) + 4
+            assert aside.read_bytes()[-4:] == b"end\n" and aside.stat().st_blocks * 512 < 1 << 20
+            assert (s.root / "large").stat().st_size == (300 << 20) + 4
+
+    play(story())
+
+
 def test_a_command_is_run_again_twice_and_no_more(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path, turn("", bash("echo $$ > begun; sleep 300")), "done", **BOX) as s:

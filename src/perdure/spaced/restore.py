@@ -9,12 +9,13 @@ complete under a temporary name and then renamed; modes of directories, deepest 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from perdure.spaced import exchange, gitstate
+from perdure.spaced import aside, exchange, gitstate
 from perdure.spaced.content import READ_FLAGS
 from perdure.spaced.descent import Descent, changing
 from perdure.spaced.errors import FencedError, ProtocolError
@@ -107,7 +108,9 @@ class _Work:
                 self._change(fd, "rmdir", lambda: os.rmdir(name, dir_fd=fd))
             elif item.aside:
                 place = self._aside(item.path)
-                self._change(fd, "quarantine", lambda: os.rename(name, place, src_dir_fd=fd))
+                if not self._change(fd, "quarantine", lambda: aside.move(fd, name, place)):
+                    self.kept.add(item.path)
+                    return
             else:
                 seen = item.key
                 assert seen is not None
@@ -115,7 +118,9 @@ class _Work:
                     if not self._change(fd, "unlink", lambda: exchange.remove(fd, name, seen)):
                         self.kept.add(item.path)
                         return
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
             self.kept.add(item.path)  # somebody put something into the directory
             return
         finally:
@@ -210,7 +215,10 @@ class _Work:
             return
         if item.aside and item.path not in self._cleared:
             place = self._aside(item.path)
-            self._change(fd, "quarantine", lambda: os.rename(name, place, src_dir_fd=fd))
+            if not self._change(fd, "quarantine", lambda: aside.move(fd, name, place)):
+                self._change(fd, "unlink of a temporary file", lambda: os.unlink(temporary, dir_fd=fd))
+                self.kept.add(item.path)
+                return
         seen = None if item.aside or item.path in self._cleared else item.key
         with self._other_names(fd, name):
             if self._change(fd, "rename", lambda: exchange.put(fd, temporary, name, seen)):
