@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from perdure.chaos.files import Files, in_image, on_disk
-from perdure.chaos.plan import Plan
+from perdure.chaos.files import FOLDER, Files, below, in_image, on_disk
+from perdure.chaos.people import BESIDE
+from perdure.chaos.plan import LOOSE, Plan
 from perdure.chaos.violence import Happened
 from perdure.chaos.world import SESSION, HangingError, World
 from perdure.log.sqlite import SqliteStore
@@ -95,3 +96,18 @@ async def _read(world: World, listed: str) -> tuple[list[Stored], Files, list[Fi
         return records, image_files, salvaged, sorted(roots - set(shown))
     finally:
         await store.close()
+
+
+def own(found: Files, wanted: Files) -> Files:
+    """A call's folder without what is judged apart, and without folders that stay only since somebody put something there."""
+    beside = [path for path in found if path.rpartition("/")[2].startswith(BESIDE)]
+    own = {
+        path: node
+        for path, node in found.items()
+        if path not in beside and not (path.count("/") == 1 and path.partition("/")[2] in LOOSE)
+    }
+    for path in beside:
+        at = path.rpartition("/")[0]
+        if at in own and at not in wanted and own[at].kind == FOLDER and len(below(own, at)) == 1:
+            del own[at]
+    return own

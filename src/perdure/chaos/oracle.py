@@ -11,8 +11,8 @@ from typing import Any
 
 from perdure.chaos import people
 from perdure.chaos.effects import Extent, after, fits
-from perdure.chaos.evidence import Evidence
-from perdure.chaos.files import FOLDER, Files, below, differences
+from perdure.chaos.evidence import Evidence, own
+from perdure.chaos.files import Files, below, differences
 from perdure.chaos.people import BESIDE, Done
 from perdure.chaos.plan import CHAIN, LOOSE, NOTES, SHARED, Call, given
 from perdure.record import records as r
@@ -226,7 +226,7 @@ def _files(run: _Run) -> Iterator[str]:
     """Each call's own folder, and nothing that is nobody's."""
     files = run.evidence.files
     for call in run.plan.calls:
-        found = _own(below(files, call.folder), given(call))
+        found = own(below(files, call.folder), given(call))
         effects = [effect for effect in call.effects if effect.path.startswith(call.folder)]
         extent = run.extent(call)
         if extent == "none" and _beside(run, call):
@@ -252,21 +252,6 @@ def _beside(run: _Run, call: Call) -> bool:
     """Whether people worked in this call's own folder, where it was cut off."""
     folders = {done.deed.call for done in run.evidence.happened.done if done.deed.kind in ("beside", "inside")}
     return call.index in folders and run.outcome(call) == "interrupted"
-
-
-def _own(found: Files, wanted: Files) -> Files:
-    """A call's folder without what is judged apart, and without folders that stay only since somebody put something there."""
-    beside = [path for path in found if path.rpartition("/")[2].startswith(BESIDE)]
-    own = {
-        path: node
-        for path, node in found.items()
-        if path not in beside and not (path.count("/") == 1 and path.partition("/")[2] in LOOSE)
-    }
-    for path in beside:
-        at = path.rpartition("/")[0]
-        if at in own and at not in wanted and own[at].kind == FOLDER and len(below(own, at)) == 1:
-            del own[at]
-    return own
 
 
 def _tokens(run: _Run) -> Iterator[str]:

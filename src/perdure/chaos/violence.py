@@ -275,6 +275,7 @@ class Violence:
 
     def _calm(self) -> None:
         """Nothing is stopped any more, and nobody drives; who was overtaken has to find out by himself."""
+        self.world.disarm()
         self.world.thaw()
         for started in self.world.alive():
             if "--watch" in started.arguments:

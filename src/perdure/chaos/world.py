@@ -64,6 +64,7 @@ class World:
         self._drivers = drivers
         self._started = 0
         self._stopped: list[tuple[int, str]] = []
+        self._armed: list[Path] = []
         self._log = open(folder / "events", "w")  # noqa: SIM115
         self._began = time.monotonic()
 
@@ -88,6 +89,8 @@ class World:
         env = {"PERDURE_HOME": str(self.home), MARK: str(self.folder), steps.ENVIRONMENT: setting, "NO_COLOR": "1"}
         pid = self._drivers.start(list(arguments), env=env, directory=self.folder, out=self.out / name)
         started = Started(pid, os.pidfd_open(pid), name, arguments, self.out / name, traced)
+        if step is not None:
+            self._armed.append(traced)
         self.living.append(started)
         self.note(f"{name}: pid {pid}, {' '.join(arguments)}{f', {setting}' if step else ''}")
         return started
@@ -191,6 +194,14 @@ class World:
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
             os.close(pidfd)
         self._stopped.clear()
+
+    def disarm(self) -> None:
+        """Nothing is to happen at a step any more: what was asked of a supervisor may lie ahead of it still, at its end."""
+        for traced in self._armed:
+            for mark in ("fired", "go"):
+                with contextlib.suppress(OSError):  # a state folder that was deleted
+                    traced.with_name(f"{traced.name}.{mark}").touch()
+        self._armed.clear()
 
     # ---- its end -----------------------------------------------------------------------------------------------------------
 
