@@ -169,6 +169,26 @@ def test_a_command_is_run_again_twice_and_no_more(tmp_path: Path) -> None:
     play(story())
 
 
+def test_two_such_calls_end_the_prompt_and_say_what_became_of_them(tmp_path: Path) -> None:
+    async def story() -> None:
+        poison = turn("", bash("echo $$ > begun; sleep 300"))
+        async with stage(tmp_path, poison, poison, "done", **BOX) as s:
+            running = asyncio.create_task(s.run())
+            for call, attempt in [("main.1.0", 1), ("main.1.0", 2), ("main.1.0", 3), ("main.2.0", 1)]:
+                await s.until(
+                    lambda body, c=call, n=attempt: isinstance(body, r.CallStarted) and (body.call, body.attempt) == (c, n)
+                )  # type: ignore[misc]
+                await appears(s.root / "begun")
+                kill_supervisor(s)
+            answer = await running
+            assert (answer.outcome, "took its Space down twice" in answer.reason) == ("failed", True)
+            finished = await s.finished()
+            assert [finished[id].outcome for id in ("main.1.0", "main.2.0")] == ["interrupted", "aborted"]
+            assert "was cut off and undone each time it ran" in finished["main.2.0"].result.text
+
+    play(story())
+
+
 def test_a_command_whose_files_people_changed_since_is_not_run_again(tmp_path: Path) -> None:
     """What they made of its file is kept, with what it had written there; once more would be twice."""
 

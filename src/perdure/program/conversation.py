@@ -173,7 +173,8 @@ def _give_up(state: State, stop: Stop) -> Settle:
 
 
 def _unrun(call: Call, reason: str) -> Draft:
-    text = f"This call was not run: {reason}."
+    how = "was cut off and undone each time it ran, and is not run again" if call.undone else "was not run"
+    text = f"This call {how}: {reason}."
     return Draft(r.CallFinished(call.id, "aborted", r.Result(text)), call.thread, call.seq)
 
 
