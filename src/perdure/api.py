@@ -196,6 +196,13 @@ class Session:
         body = r.AbortRequested(submission, by, reason)
         return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
 
+    async def use_model(self, model: str) -> Receipt:
+        """Let this model answer from the next turn on. UsageError if there is no such model, or its key or package is missing."""
+        created = (await self.state()).session.created
+        assert created is not None
+        body = r.SettingsChanged(model=self.home.checked(model, created.model_options))
+        return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
+
     async def answer(self, wait: str, answer: str) -> Receipt:
         """A person's word on what the session waits for: `keep`, `restore`, `accept` or `abandon`. UsageError for another word."""
         body = r.RecoveryAnswered(wait, answer)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from perdure.api import Session
 from perdure.cli.opening import DIRECTORY, named, opened
 from perdure.history.diff import Change, Diff, Limits, render
 from perdure.history.diff import diff as compare_images
@@ -40,20 +41,26 @@ def diff(words: tuple[str, ...], directory: str | None, stat: bool) -> None:
 
 async def _diff(name: str | None, directory: str | None, first: Seq | None, last: Seq | None, stat: bool) -> None:
     async with opened() as home:
-        session = await named(home, name, directory)
-        images = [(stored.seq, image) async for stored in session.records() if (image := image_of(stored.body)) is not None]
-        newest = (await session.row()).last_seq
-        for seq in (first, last):
-            if seq is not None and not 1 <= seq <= newest:
-                raise UsageError(f"session {session.id} has records 1 to {newest}, not {seq}")
-        if not images:
-            print("nothing was changed yet", file=sys.stderr)
-            return
-        before = images[0][1] if first is None else _at(images, first)
-        found = await compare_images(before, _at(images, last or newest), session.home.store.blobs.get, Limits())
+        lines = await shown_diff(await named(home, name, directory), first, last, stat=stat)
+    if lines is None:
+        print("nothing was changed yet", file=sys.stderr)
     paint = Paint(sys.stdout)
-    for line in _stat(found) if stat else render(found):
+    for line in lines or ():
         print(paint.text(line.style, line.text))
+
+
+async def shown_diff(session: Session, first: Seq | None, last: Seq | None, *, stat: bool = False) -> list[Line] | None:
+    """From the files at record `first` (None: at the beginning) to those at `last` (None: now). None where there are no files yet."""
+    images = [(stored.seq, image) async for stored in session.records() if (image := image_of(stored.body)) is not None]
+    newest = (await session.row()).last_seq
+    for seq in (first, last):
+        if seq is not None and not 1 <= seq <= newest:
+            raise UsageError(f"session {session.id} has records 1 to {newest}, not {seq}")
+    if not images:
+        return None
+    before = images[0][1] if first is None else _at(images, first)
+    found = await compare_images(before, _at(images, last or newest), session.home.store.blobs.get, Limits())
+    return _stat(found) if stat else list(render(found))
 
 
 def image_of(body: r.Body) -> Image | None:

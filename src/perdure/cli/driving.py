@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from perdure.api import Answer, Session
@@ -25,8 +25,13 @@ RACE_S = 0.2
 FAILED = 1
 
 
-async def shown(session: Session, work: Coroutine[Any, Any, T], screen: Screen) -> T:
-    """The work's outcome, its screen kept moving. The first Ctrl-C aborts what the session does, and its settlement is waited for."""
+async def shown(
+    session: Session, work: Coroutine[Any, Any, T], screen: Screen, *, leaving: Callable[[], object] = lambda: None
+) -> T:
+    """The work's outcome, its screen kept moving. The first Ctrl-C aborts what the session does, and its settlement is waited for.
+
+    `leaving` is called before a second one ends this process.
+    """
 
     async def abort() -> None:
         Careful(sys.stderr).write("\nperdure: stopping; Ctrl-C again leaves at once\n")
@@ -34,7 +39,7 @@ async def shown(session: Session, work: Coroutine[Any, Any, T], screen: Screen) 
 
     ticking = asyncio.create_task(_tick(screen))
     try:
-        return await attended(work, abort)
+        return await attended(work, abort, leaving=leaving)
     finally:
         ticking.cancel()
         screen.close()
@@ -49,9 +54,8 @@ async def _tick(screen: Screen) -> None:
 async def settle(session: Session, submission: str, after: Seq, screen: Screen, *, take: bool) -> Answer:
     """Drive until the submission settles or the session waits. Where a living driver has it, follow that one, and go on if it dies.
 
-    The submission's record lies behind `after`. Raises StaleEpochError when overtaken.
+    The submission's record lies behind `after`; the screen knows the calls before it (`recall`). Raises StaleEpochError when overtaken.
     """
-    await recall(session, screen)
     seen = after
     while not await _settled(session, submission, after):
         released = await _drive(session, screen, take=take)

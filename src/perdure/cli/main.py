@@ -27,10 +27,12 @@ SIGNALLED = 128
 
 COMMANDS = {
     "run": Lazy("perdure.cli.run:run", "Give a session something to do, and drive it until that is done."),
+    "chat": Lazy("perdure.cli.chat:chat", "Talk with a session, a line at a time."),
     "resume": Lazy("perdure.cli.resume:resume", "Go on with a session, or with all that need it, after whatever happened."),
     "ls": Lazy("perdure.cli.listing:ls", "List the sessions, and what each waits for."),
     "show": Lazy("perdure.cli.reading:show", "Show what was said and done, and what recovery did."),
     "log": Lazy("perdure.cli.reading:log", "Show a session's records."),
+    "attach": Lazy("perdure.cli.attach:attach", "See a session at work that another process drives."),
     "submit": Lazy("perdure.cli.inbox:submit", "Tell a session something, without driving it."),
     "abort": Lazy("perdure.cli.inbox:abort", "Stop what a session does and what it was given to do."),
     "abandon": Lazy("perdure.cli.abandon:abandon", "Give a session up, so that another may use its directory."),

@@ -14,9 +14,10 @@ import msgspec
 
 from perdure.api import Answer, Opened, Session
 from perdure.cli import driving
-from perdure.cli.opening import opened, prompt_text
+from perdure.cli.opening import opened, prompt_text, spelled
 from perdure.cli.screen import Careful, Quiet
 from perdure.cli.screen import screen as fitting_screen
+from perdure.cli.status import status_of
 from perdure.cli.telling import Records, json_line
 from perdure.engine.home import DEFAULT_BUDGET
 from perdure.model.catalog import FORMS
@@ -68,6 +69,7 @@ MODEL = "PERDURE_MODEL"
 )
 @click.option("--request-id", metavar="ID", help="Makes the prompt idempotent: the same id again submits nothing new.")
 @click.option("--take", is_flag=True, help="Take the session over from a living driver.")
+@click.option("--detach", is_flag=True, help="Let a process of its own drive, and return as soon as it does.")
 @click.option("--json", "as_json", is_flag=True, help='Records as JSON lines, then {"settled": …}.')
 def run(prompt: str | None, **options: Any) -> int:
     """Give a session something to do, and drive it until that is done.
@@ -90,7 +92,7 @@ def _prompt(given: str | None) -> str:
     return text
 
 
-async def _run(prompt: str, *, request_id: str | None, take: bool, as_json: bool, **options: Any) -> int:
+async def _run(prompt: str, *, request_id: str | None, take: bool, detach: bool, as_json: bool, **options: Any) -> int:
     async with opened() as home:
         session = await _session(home, **options)
         out = Careful(sys.stdout)
@@ -98,8 +100,11 @@ async def _run(prompt: str, *, request_id: str | None, take: bool, as_json: bool
         row = await session.row()
         before = row.last_seq if row.inbox_seq else 0  # a new session is shown from its beginning
         submission = await session.submit(prompt, request_id=request_id)
+        if detach:
+            return await _detached(session, take)
         after = 0 if request_id else before  # it may have been submitted long ago
         screen = Quiet() if as_json else fitting_screen()
+        await driving.recall(session, screen)
         work = driving.settle(session, submission, after, screen, take=take)
         if as_json:
             work = _recorded(Records(session, out, before), work)
@@ -109,6 +114,17 @@ async def _run(prompt: str, *, request_id: str | None, take: bool, as_json: bool
         if answer.outcome == "waiting":
             driving.explain_wait(session.id, answer.waiting_for, answer.detail)
         return await driving.exit_code(session, submission, answer.outcome, after)
+
+
+async def _detached(session: Session, take: bool) -> int:
+    from perdure.cli.detached import detach
+
+    if status_of(session.home.path, await session.row()).status == "running" and not take:
+        print("perdure: another process drives it already", file=sys.stderr)
+    else:
+        print(f"perdure: process {await detach(session, take=take)} drives it", file=sys.stderr)
+    print(f"    {spelled('attach', session.id)}   shows it at work", file=sys.stderr)
+    return 0
 
 
 async def _recorded(records: Records, work: Coroutine[Any, Any, Answer]) -> Answer:

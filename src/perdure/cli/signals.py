@@ -32,10 +32,15 @@ class Told(PerdureError):
         self.exit_code = 128 + number
 
 
-async def attended(work: Coroutine[Any, Any, T], interrupt: Callable[[], Coroutine[Any, Any, object]] | None = None) -> T:
-    """The work's outcome. Without `interrupt` the first SIGINT is like SIGTERM. Raises Told."""
+async def attended(
+    work: Coroutine[Any, Any, T],
+    interrupt: Callable[[], Coroutine[Any, Any, object]] | None = None,
+    *,
+    leaving: Callable[[], object] = lambda: None,
+) -> T:
+    """The work's outcome. Without `interrupt` the first SIGINT is like SIGTERM. `leaving` is called before we are gone at once. Raises Told."""
     task = asyncio.create_task(work)
-    hands = _Hands(task, interrupt)
+    hands = _Hands(task, interrupt, leaving)
     hands.take()
     try:
         return await task
@@ -49,9 +54,15 @@ async def attended(work: Coroutine[Any, Any, T], interrupt: Callable[[], Corouti
 
 
 class _Hands:
-    def __init__(self, work: asyncio.Task[Any], interrupt: Callable[[], Coroutine[Any, Any, object]] | None) -> None:
+    def __init__(
+        self,
+        work: asyncio.Task[Any],
+        interrupt: Callable[[], Coroutine[Any, Any, object]] | None,
+        leaving: Callable[[], object],
+    ) -> None:
         self.work = work
         self.told: int | None = None
+        self._leaving = leaving
         self._interrupt = interrupt
         self._interrupting: asyncio.Task[object] | None = None
         self._loop = asyncio.get_running_loop()
@@ -71,7 +82,7 @@ class _Hands:
 
     def _interrupted(self) -> None:
         if self._interrupting is not None or self.told is not None:
-            os._exit(128 + signal.SIGINT)
+            self._go(128 + signal.SIGINT)
         if self._interrupt is None:
             self._leave(signal.SIGINT)
         else:
@@ -80,5 +91,9 @@ class _Hands:
     def _leave(self, number: int) -> None:
         if self.told is None:
             self.told = number
-            self._loop.call_later(LEAVE_S, os._exit, 128 + number)
+            self._loop.call_later(LEAVE_S, self._go, 128 + number)
             self.work.cancel()
+
+    def _go(self, code: int) -> None:
+        self._leaving()
+        os._exit(code)

@@ -91,9 +91,7 @@ class Home:
         root = places.check_root(directory, self.path)
         bound = self.spaces.check(space, custody, root, network=network, binds=binds, capture=capture)
         options = model_options or {}
-        if model.startswith("scripted:"):
-            model = f"scripted:{Path(model.partition(':')[2]).expanduser().absolute()}"
-        self.model(model, options)
+        model = self.checked(model, options)
         id = _checked(session) if session else _new_id()
         names, tools_digest = _remembered(tuple(tools))
         created = SessionCreated(
@@ -116,6 +114,13 @@ class Home:
         stat = root.stat()
         header = Header(id, created.log_id, (Draft(created), Draft(r.ThreadOpened("main"), "main", -1)))
         return await self.store.create(header, binding=Binding(id, str(root), stat.st_dev, stat.st_ino, bound))
+
+    def checked(self, model: str, options: Mapping[str, Any]) -> str:
+        """The model's name as a session remembers it: one that can be asked, wherever a later driver starts. Raises UsageError."""
+        if model.startswith("scripted:"):
+            model = f"scripted:{Path(model.partition(':')[2]).expanduser().absolute()}"
+        self.model(model, options)
+        return model
 
     def model(self, name: str, options: Mapping[str, Any]) -> Model:
         return resolve(name, base_url=options.get("base_url"))

@@ -1,0 +1,194 @@
+"""`chat`: a conversation with a session, a line at a time.
+
+    nobody works      the line editor waits for a prompt, with history; nothing of the session runs
+    a turn is on      what happens is shown; what is typed meanwhile steers it (`perdure.cli.typist`); Ctrl-C stops the turn
+
+A prompt is a submission like any other and this process its driver, unless another one drives: then that one is followed. So a chat that is
+killed loses nothing, and a second one on the same session joins in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, TypeVar
+
+import click
+
+from perdure.api import Opened, Session
+from perdure.cli import driving, slash
+from perdure.cli.editor import LineEditor
+from perdure.cli.opening import named, opened, session_argument, spelled
+from perdure.cli.recap import recap
+from perdure.cli.run import MODEL
+from perdure.cli.screen import Careful, Plain, Screen
+from perdure.cli.status import NEEDS_DRIVER, status_of
+from perdure.cli.typist import TypingScreen, Typist
+from perdure.history.paint import Paint
+from perdure.model.catalog import FORMS
+from perdure.record.errors import PerdureError, UsageError
+from perdure.record.records import Seq
+
+T = TypeVar("T")
+WELCOME = "/help lists the commands; Ctrl-C stops a turn, Ctrl-D leaves"
+
+
+@click.command
+@session_argument
+@click.option("--new", is_flag=True, help="Begin a new session, although there is one on the directory.")
+@click.option("--model", metavar="MODEL", help=f"The model of a new session, as for run; by default ${MODEL}.")
+@click.option("--base-url", metavar="URL", help="A server for that model, as for run.")
+@click.option("--space", metavar="KIND", help="Where commands of a new session run: host or sandbox.")
+def chat(session: str | None, directory: str | None, new: bool, **settings: str | None) -> int:
+    """Talk with a session, a line at a time.
+
+    SESSION is the session to go on with, by default the newest one on the directory; where there is none, one is begun. While it works, a line that you type
+    steers it. Ctrl-C stops the turn, a second one leaves at once, Ctrl-D leaves. Lines that begin with / are commands: /help lists them.
+    """
+    if new and session:
+        raise UsageError("--new begins another session; leave the session's name out")
+    with asyncio.Runner() as runner:
+        conversation = Conversation(runner)
+        try:
+            runner.run(conversation.begin(session, directory, new, settings))
+            return conversation.hold()
+        finally:
+            runner.run(conversation.end())
+
+
+class Conversation:
+    """Belongs to the thread that holds it: its prompts are read between two runs of the loop, so nothing of it waits meanwhile."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self._runner = runner
+        self._stack = AsyncExitStack()
+        self._screen: Screen
+        self._known: Seq = 0
+        """The newest record that was shown."""
+
+        self.home: Opened
+        self.session: Session
+        self.out = Careful(sys.stdout)
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+
+    # ---- beginning and end -------------------------------------------------------------------------------------------------
+
+    async def begin(self, name: str | None, directory: str | None, new: bool, settings: dict[str, str | None]) -> None:
+        self.home = await self._stack.enter_async_context(opened())
+        found = None if new else await self._found(name, directory)
+        self.session = found or await self._new(directory, settings)
+        self._screen = TypingScreen(self.out) if self.interactive else Plain(self.out)
+        if found is not None:
+            paint = Paint(self.out)
+            for line in await recap(found):
+                self.out.write(paint.line(line) + "\n")
+        await self._catch_up()
+        self.say(f"session {self.session.id} in {await self.session.directory()}{f'; {WELCOME}' if self.interactive else ''}")
+
+    async def _found(self, name: str | None, directory: str | None) -> Session | None:
+        """The session that was named, else the newest one on the directory, if there is one."""
+        try:
+            return await named(self.home, name, directory)
+        except UsageError:
+            if name is not None:
+                raise
+            return None
+
+    async def _new(self, directory: str | None, settings: dict[str, str | None]) -> Session:
+        model = settings["model"] or os.environ.get(MODEL)
+        if not model:
+            raise UsageError("\n  ".join((f"name a model with --model, or in ${MODEL}:", *FORMS)))
+        options = {"base_url": settings["base_url"]} if settings["base_url"] else None
+        return await self.home.session(
+            directory=directory or ".", model=model, model_options=options, space=settings["space"] or "host"
+        )
+
+    async def end(self) -> None:
+        await self._stack.aclose()
+
+    # ---- between the turns -------------------------------------------------------------------------------------------------
+
+    def hold(self) -> int:
+        """Until the person leaves. 1 if the last turn did not end well and nobody is there to see it."""
+        with LineEditor(self.home.home.path, self.interactive) as editor:
+            code = self._runner.run(self._resume())
+            typed = ""
+            while (line := editor.line(typed)) is not None:
+                try:
+                    typed, code = self._runner.run(self._heard(line))
+                except slash.Leave:
+                    break
+                except UsageError as error:  # theirs to mend in the next line; anything else ends the chat as it ends a run
+                    self.say(str(error))
+                    typed, code = "", driving.FAILED
+        return 0 if self.interactive else code
+
+    async def _resume(self) -> int:
+        """Whatever was left undone goes on first."""
+        status = status_of(self.home.home.path, await self.session.row())
+        if status.waiting_for == NEEDS_DRIVER:
+            return (await self.drive())[1]
+        if status.status == "waiting":
+            driving.explain_wait(self.session.id, status.waiting_for, status.detail)
+        if status.status == "running":
+            self.say(f"another process drives it; {spelled('attach', self.session.id)} shows it at work")
+        return 0
+
+    async def _heard(self, line: str) -> tuple[str, int]:
+        """What is typed already for the next line, and the exit code so far."""
+        if line.startswith("/"):
+            return await slash.obey(self, line) or ("", 0)
+        before = (await self.session.row()).last_seq
+        submission = await self.session.submit(line)
+        answer, typed = await self.attended(driving.settle(self.session, submission, before, self._screen, take=False))
+        self._known = (await self.session.row()).last_seq
+        if answer.outcome == "waiting":
+            driving.explain_wait(self.session.id, answer.waiting_for, answer.detail)
+        return typed, await driving.exit_code(self.session, submission, answer.outcome, before)
+
+    async def drive(self) -> tuple[str, int]:
+        """Go on with what there is to do, without a prompt."""
+        released, typed = await self.attended(self.session.drive(emit=self._screen))
+        self._known = (await self.session.row()).last_seq
+        if released.rest.status == "waiting":
+            driving.explain_wait(self.session.id, released.rest.waiting_for, released.rest.detail)
+        return typed, driving.FAILED if released.rest.status != "settled" else 0
+
+    def say(self, text: str) -> None:
+        self.out.write(f"· {text}\n")
+        self.out.flush()
+
+    # ---- while it works ----------------------------------------------------------------------------------------------------
+
+    async def attended(self, work: Coroutine[Any, Any, T]) -> tuple[T, str]:
+        """The work's outcome, and what was typed and not sent until then."""
+        screen = self._screen
+        if not isinstance(screen, TypingScreen):
+            return await driving.shown(self.session, work, screen), ""
+        sending: set[asyncio.Task[None]] = set()
+
+        def send(line: str) -> None:
+            task = asyncio.create_task(self._steer(line))
+            sending.add(task)
+
+        with ExitStack() as stack:
+            typist = stack.enter_context(Typist(send, screen.type))
+            outcome = await driving.shown(self.session, work, screen, leaving=typist.restore)
+            await asyncio.gather(*sending)
+            return outcome, typist.typed
+
+    async def _steer(self, line: str) -> None:
+        if line.startswith("/"):
+            self.say("commands wait for the end of the turn; Ctrl-C stops it")
+            return
+        try:
+            await self.session.submit(line, mode="steer")
+        except PerdureError as error:
+            self.say(f"not sent: {error}")
+
+    async def _catch_up(self) -> None:
+        await driving.recall(self.session, self._screen)
+        self._known = (await self.session.row()).last_seq

@@ -1,0 +1,121 @@
+"""The commands of a chat: lines that begin with a slash.
+
+Each is a line in the table at the end. They speak of the session at hand, and do what the command of the same name does.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from perdure.cli.differing import shown_diff
+from perdure.cli.status import status_of
+from perdure.history.paint import Paint
+from perdure.record import records as r
+from perdure.record.errors import UsageError
+from perdure.record.records import Seq
+
+if TYPE_CHECKING:
+    from perdure.cli.chat import Conversation
+
+Next = tuple[str, int] | None
+"""As of a turn: what is typed already, and the exit code. None: nothing was driven."""
+
+
+class Leave(Exception):
+    """The person has asked to go."""
+
+
+class Command(Struct, frozen=True):
+    usage: str
+    meaning: str
+    act: Callable[[Conversation, list[str]], Awaitable[Next]]
+
+
+async def obey(conversation: Conversation, line: str) -> Next:
+    """Carry the command out. UsageError for one that there is not; Leave for the one that ends the chat."""
+    try:
+        name, *words = shlex.split(line[1:])
+    except ValueError as error:
+        raise UsageError(f"{line}: {error}") from error
+    command = COMMANDS.get(name)
+    if command is None:
+        raise UsageError(f"there is no command /{name}; /help lists them (a prompt that begins with / needs a space before it)")
+    return await command.act(conversation, words)
+
+
+async def _help(conversation: Conversation, words: list[str]) -> Next:
+    width = max(len(command.usage) for command in COMMANDS.values())
+    for command in COMMANDS.values():
+        conversation.out.write(f"  {command.usage:<{width}}  {command.meaning}\n")
+    conversation.out.write("  While it works, a line that you type steers it. A line that ends in \\ goes on in the next.\n")
+    return None
+
+
+async def _model(conversation: Conversation, words: list[str]) -> Next:
+    if words:
+        await conversation.session.use_model(words[0])
+    conversation.say(f"the model is {(await conversation.session.state()).session.model}")
+    return None
+
+
+async def _diff(conversation: Conversation, words: list[str]) -> Next:
+    """Of the last prompt, or with `all` since the beginning."""
+    first = None if words == ["all"] else await last_prompt(conversation)
+    lines = await shown_diff(conversation.session, first, None, stat=words == ["stat"])
+    if not lines:
+        conversation.say("nothing was changed")
+    paint = Paint(conversation.out)
+    for line in lines or ():
+        conversation.out.write(paint.text(line.style, line.text) + "\n")
+    return None
+
+
+async def last_prompt(conversation: Conversation) -> Seq:
+    """The record of the newest prompt; 1 where there was none."""
+    prompts = [s.seq async for s in conversation.session.records() if isinstance(s.body, r.SubmissionAdmitted)]
+    return prompts[-1] if prompts else 1
+
+
+async def _status(conversation: Conversation, words: list[str]) -> Next:
+    session = conversation.session
+    status = status_of(conversation.home.home.path, await session.row())
+    waits = f", waits for {status.waiting_for}{f' ({status.detail})' if status.detail else ''}" if status.waiting_for else ""
+    state = await session.state()
+    conversation.say(f"session {session.id}: {status.status}{waits}; {state.session.model}; {await session.directory()}")
+    return None
+
+
+def _answer(answer: str, wait: str) -> Callable[[Conversation, list[str]], Awaitable[Next]]:
+    async def act(conversation: Conversation, words: list[str]) -> Next:
+        status = status_of(conversation.home.home.path, await conversation.session.row())
+        if status.waiting_for != wait:
+            raise UsageError(f"the session does not wait for {wait}, which /{answer} answers")
+        await conversation.session.answer(wait, answer)
+        return await conversation.drive()
+
+    return act
+
+
+async def _resume(conversation: Conversation, words: list[str]) -> Next:
+    return await conversation.drive()
+
+
+async def _quit(conversation: Conversation, words: list[str]) -> Next:
+    raise Leave
+
+
+COMMANDS = {
+    "help": Command("/help", "these commands", _help),
+    "model": Command("/model [MODEL]", "the model that answers from the next turn on", _model),
+    "diff": Command("/diff [stat|all]", "what the last prompt changed in the files; all: what the session did", _diff),
+    "status": Command("/status", "what the session does or waits for", _status),
+    "resume": Command("/resume", "go on with what it waits for or was left undone", _resume),
+    "keep": Command("/keep", "keep files that changed after a crash", _answer("keep", "changed_after_crash")),
+    "restore": Command("/restore", "put them back as before the call", _answer("restore", "changed_after_crash")),
+    "accept": Command("/accept", "go on although processes may still run", _answer("accept", "survivors")),
+    "quit": Command("/quit", "leave; so does Ctrl-D", _quit),
+}
