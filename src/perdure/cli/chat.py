@@ -27,10 +27,10 @@ from perdure.cli.run import MODEL
 from perdure.cli.screen import Careful, Plain, Screen
 from perdure.cli.status import NEEDS_DRIVER, status_of
 from perdure.cli.typist import TypingScreen, Typist
+from perdure.history.line import shorten
 from perdure.history.paint import Paint
 from perdure.model.catalog import FORMS
 from perdure.record.errors import PerdureError, UsageError
-from perdure.record.records import Seq
 
 T = TypeVar("T")
 WELCOME = "/help lists the commands; Ctrl-C stops a turn, Ctrl-D leaves"
@@ -66,9 +66,6 @@ class Conversation:
         self._runner = runner
         self._stack = AsyncExitStack()
         self._screen: Screen
-        self._known: Seq = 0
-        """The newest record that was shown."""
-
         self.home: Opened
         self.session: Session
         self.out = Careful(sys.stdout)
@@ -85,8 +82,10 @@ class Conversation:
             paint = Paint(self.out)
             for line in await recap(found):
                 self.out.write(paint.line(line) + "\n")
-        await self._catch_up()
-        self.say(f"session {self.session.id} in {await self.session.directory()}{f'; {WELCOME}' if self.interactive else ''}")
+        self.say(f"session {self.session.id} in {await self.session.directory()}")
+        if self.interactive:
+            self.say(WELCOME)
+        await driving.recall(self.session, self._screen)
 
     async def _found(self, name: str | None, directory: str | None) -> Session | None:
         """The session that was named, else the newest one on the directory, if there is one."""
@@ -116,7 +115,7 @@ class Conversation:
         with LineEditor(self.home.home.path, self.interactive) as editor:
             code = self._runner.run(self._resume())
             typed = ""
-            while (line := editor.line(typed)) is not None:
+            while (line := self._next(editor, typed)) is not None:
                 try:
                     typed, code = self._runner.run(self._heard(line))
                 except slash.Leave:
@@ -126,11 +125,16 @@ class Conversation:
                     typed, code = "", driving.FAILED
         return 0 if self.interactive else code
 
+    def _next(self, editor: LineEditor, typed: str) -> str | None:
+        self.out.flush()
+        return editor.line(typed)
+
     async def _resume(self) -> int:
         """Whatever was left undone goes on first."""
         status = status_of(self.home.home.path, await self.session.row())
         if status.waiting_for == NEEDS_DRIVER:
             return (await self.drive())[1]
+        self._screen.close()
         if status.status == "waiting":
             driving.explain_wait(self.session.id, status.waiting_for, status.detail)
         if status.status == "running":
@@ -144,7 +148,6 @@ class Conversation:
         before = (await self.session.row()).last_seq
         submission = await self.session.submit(line)
         answer, typed = await self.attended(driving.settle(self.session, submission, before, self._screen, take=False))
-        self._known = (await self.session.row()).last_seq
         if answer.outcome == "waiting":
             driving.explain_wait(self.session.id, answer.waiting_for, answer.detail)
         return typed, await driving.exit_code(self.session, submission, answer.outcome, before)
@@ -152,14 +155,15 @@ class Conversation:
     async def drive(self) -> tuple[str, int]:
         """Go on with what there is to do, without a prompt."""
         released, typed = await self.attended(self.session.drive(emit=self._screen))
-        self._known = (await self.session.row()).last_seq
         if released.rest.status == "waiting":
             driving.explain_wait(self.session.id, released.rest.waiting_for, released.rest.detail)
         return typed, driving.FAILED if released.rest.status != "settled" else 0
 
     def say(self, text: str) -> None:
-        self.out.write(f"· {text}\n")
-        self.out.flush()
+        if isinstance(self._screen, TypingScreen):
+            self._screen.say(text)
+        else:
+            self.out.write(f"· {text}\n")
 
     # ---- while it works ----------------------------------------------------------------------------------------------------
 
@@ -188,7 +192,5 @@ class Conversation:
             await self.session.submit(line, mode="steer")
         except PerdureError as error:
             self.say(f"not sent: {error}")
-
-    async def _catch_up(self) -> None:
-        await driving.recall(self.session, self._screen)
-        self._known = (await self.session.row()).last_seq
+        else:
+            self.say(f"sent, for after the running call: {shorten(line, 60)}")

@@ -23,7 +23,7 @@ from typing import Any
 
 from perdure.cli.screen import Terminal
 from perdure.drive.events import Event, TextShown
-from perdure.history.line import plain
+from perdure.history.line import Line, plain
 from perdure.history.paint import Out
 
 PROMPT = "› "
@@ -40,6 +40,12 @@ class TypingScreen(Terminal):
         super().__init__(out)
         self._typed = ""
         self._held = ""
+
+    def say(self, text: str) -> None:
+        """A line that is no event of the session."""
+        self._let_go()
+        self._line(Line("session", plain(text)))
+        self._draw()
 
     def type(self, typed: str) -> None:
         """What stands on the line that is being typed."""
