@@ -27,7 +27,13 @@ DIRECTORY = click.option("-C", "directory", metavar="DIR", help="The session's d
 
 def session_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """`[SESSION]` and `-C DIR`: one of them, or neither for the session on the current directory."""
-    return click.argument("session", required=False)(DIRECTORY(command))
+    return click.argument("session", required=False, shell_complete=_sessions)(DIRECTORY(command))
+
+
+def _sessions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    from perdure.cli.completion import sessions
+
+    return list(sessions(context, parameter, incomplete))
 
 
 def prompt_text(given: str) -> str:
