@@ -91,6 +91,7 @@ def test_ctrl_c_stops_the_turn_and_the_conversation_goes_on(desk: Desk, terminal
     chat.say("and now?")
     at = chat.until("I was stopped.", at)
     at = chat.until("› ", at)
+    chat.quiet()  # the line editor waits
     chat.type(CTRL_C)
     chat.until("Ctrl-D leaves", at)
     chat.say("/quit")
@@ -171,6 +172,8 @@ def test_detached_work_is_attached_to_and_steered(desk: Desk, terminal: Callable
     assert seen.end() == 0
     assert admitted(desk, "s") == [("follow_up", "work"), ("steer", "also this")]
     assert desk.perdure("wait", "s").stdout == "Done.\n"
+    log = desk.home / "sessions" / "s" / "driver.log"
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600 and "Done." in log.read_text()
 
 
 def test_a_chat_joins_what_another_process_drives(desk: Desk, terminal: Callable[..., Terminal]) -> None:

@@ -20,7 +20,7 @@ def exec_start(unit: str) -> list[str]:
 
 
 def test_the_service_takes_over_from_a_driver_that_dies(desk: Desk) -> None:
-    model = desk.script(turn("Going.", bash("until test -e go; do sleep 0.05; done; echo made")), "Done.")
+    model = desk.script(turn("Going.", bash("until test -e go; do sleep 0.05; done; echo sk-0123456789abcdef0123")), "Done.")
     driver = desk.start("run", "work", "--session", "s", "--model", model)
     until(lambda: "call_started" in desk.kinds("s"))
     command = exec_start(desk.perdure("service", "print").stdout)
@@ -34,7 +34,7 @@ def test_the_service_takes_over_from_a_driver_that_dies(desk: Desk) -> None:
     finally:
         service.terminate()
         said, _ = service.communicate(timeout=10)
-    assert "[s]" in said.decode()
+    assert "[s]     [redacted]\n" in said.decode() and "sk-0123" not in said.decode()
     assert desk.kinds("s").count("call_started") == 1
 
 

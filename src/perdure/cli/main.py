@@ -138,9 +138,11 @@ def _crash_file(error: BaseException) -> Path:
     import tempfile
 
     from perdure.engine.places import home_path
+    from perdure.history.redaction import Redaction
 
     name = f"crash-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.txt"
     text = f"perdure {perdure.__version__}\n{' '.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}"
+    text = Redaction(os.environ)(text)
     for path in (home_path() / name, Path(tempfile.gettempdir()) / name):
         try:
             path.touch(mode=0o600, exist_ok=False)

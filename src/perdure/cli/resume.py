@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 import click
@@ -10,12 +11,13 @@ import click
 from perdure.api import Opened, Session
 from perdure.cli import driving
 from perdure.cli.opening import named, opened, session_argument, spelled
-from perdure.cli.screen import Careful, Plain, Screen
+from perdure.cli.screen import Careful, Plain, Screen, as_it_is
 from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.signals import attended
 from perdure.cli.status import NEEDS_DRIVER, status_of
 from perdure.drive.driver import Released
 from perdure.drive.events import Emit, Event
+from perdure.history.redaction import Redaction
 from perdure.record import records as r
 from perdure.record.errors import UsageError
 
@@ -66,7 +68,7 @@ async def _one(name: str | None, directory: str | None, take: bool, answer: str 
             print(f"session {session.id} is {status.status}; there is nothing to go on with", file=sys.stderr)
             print(f"    {spelled('run', '--session', session.id)} PROMPT  tells it what to do next", file=sys.stderr)
             return 0
-        screen = fitting_screen()
+        screen = fitting_screen(Redaction(os.environ))
         await driving.recall(session, screen)
         released = await driving.shown(session, session.drive(emit=screen, take=take), screen)
         return await _ended(session, released, before.last_seq)
@@ -86,9 +88,10 @@ async def _ended(session: Session, released: Released, after: int) -> int:
 async def _all(watch: bool) -> int:
     async with opened() as home:
         out, driven = Careful(sys.stdout), list[_Recalling]()
+        redact = as_it_is if out.isatty() else Redaction(os.environ)
 
         def emit(id: str) -> Emit:
-            driven.append(_Recalling(Session(home.home, id), Plain(out, prefix=f"[{id}] ")))
+            driven.append(_Recalling(Session(home.home, id), Plain(out, f"[{id}] ", redact=redact)))
             return driven[-1]
 
         await attended(home.watch(emit=emit, once=not watch))

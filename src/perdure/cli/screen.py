@@ -13,6 +13,7 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import NoReturn, Protocol, TextIO
 
 from perdure.cli.telling import Teller
@@ -99,22 +100,27 @@ class Screen(Protocol):
         ...
 
 
-def screen() -> Screen:
-    """The one that fits this process's stdout."""
+def as_it_is(text: str) -> str:
+    return text
+
+
+def screen(redact: Callable[[str], str] = as_it_is) -> Screen:
+    """The one that fits this process's stdout. What goes to no terminal passes `redact`."""
     out = Careful(sys.stdout)
-    return Terminal(out) if out.isatty() else Plain(out)
+    return Terminal(out) if out.isatty() else Plain(out, redact=redact)
 
 
 class Quiet:
     """Notices on stderr, and nothing else. `prefix` stands before each line where several sessions share the streams."""
 
-    def __init__(self, prefix: str = "") -> None:
+    def __init__(self, prefix: str = "", *, redact: Callable[[str], str] = as_it_is) -> None:
         self._prefix = prefix
+        self._redact = redact
         self._errors = Careful(sys.stderr)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Notice):
-            self._errors.write(f"{self._prefix}perdure: {plain(event.text)}\n")
+            self._errors.write(f"{self._prefix}perdure: {self._redact(plain(event.text))}\n")
 
     def tick(self) -> None:
         pass
@@ -126,8 +132,8 @@ class Quiet:
 class Plain(Quiet):
     """A line for each thing that happened."""
 
-    def __init__(self, out: Out, prefix: str = "") -> None:
-        super().__init__(prefix)
+    def __init__(self, out: Out, prefix: str = "", *, redact: Callable[[str], str] = as_it_is) -> None:
+        super().__init__(prefix, redact=redact)
         self._out = out
         self._paint = Paint(out)
         self._teller = Teller()
@@ -136,7 +142,7 @@ class Plain(Quiet):
         match event:
             case Recorded(stored):
                 for line in self._teller.tell(stored):
-                    self._out.write(f"{self._prefix}{self._paint.line(line)}\n")
+                    self._out.write(f"{self._prefix}{self._redact(self._paint.line(line))}\n")
             case _:
                 super().__call__(event)
 
