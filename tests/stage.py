@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,10 +41,17 @@ def turn(text: str = "", *calls: dict[str, Any], **fields: Any) -> dict[str, Any
     return {"text": text, "calls": list(calls), **fields}
 
 
-def write_script(path: Path, *turns: dict[str, Any] | str) -> str:
-    """A model's name; a bare string is an answer without calls."""
-    path.write_text(json.dumps({"turns": [{"text": t} if isinstance(t, str) else t for t in turns]}))
+Turns = Sequence[dict[str, Any] | str]
+
+
+def write_script(path: Path, *turns: dict[str, Any] | str, tasks: Mapping[str, Turns] = {}) -> str:
+    """A model's name; a bare string is an answer without calls. `tasks` has the turns of subagents, by what they are asked."""
+    path.write_text(json.dumps({"turns": _written(turns), "tasks": {task: _written(own) for task, own in tasks.items()}}))
     return f"scripted:{path}"
+
+
+def _written(turns: Turns) -> list[dict[str, Any]]:
+    return [{"text": t} if isinstance(t, str) else t for t in turns]
 
 
 class Stage:
@@ -110,14 +117,19 @@ async def home_at(path: Path, *, clock: Callable[[], float] = time.time, idle_s:
 
 @asynccontextmanager
 async def stage(
-    tmp_path: Path, *turns: dict[str, Any] | str, name: str = "s", clock: Callable[[], float] = time.time, **options: Any
+    tmp_path: Path,
+    *turns: dict[str, Any] | str,
+    name: str = "s",
+    clock: Callable[[], float] = time.time,
+    tasks: Mapping[str, Turns] = {},
+    **options: Any,
 ) -> AsyncIterator[Stage]:
     """A new session whose model plays these turns, or the one that an earlier stage of this name left."""
     root = tmp_path / f"root-{name}"
     root.mkdir(exist_ok=True)
     async with home_at(tmp_path / "home", clock=clock) as opened:
         if turns:
-            options.setdefault("model", write_script(tmp_path / f"{name}.json", *turns))
+            options.setdefault("model", write_script(tmp_path / f"{name}.json", *turns, tasks=tasks))
             session = await opened.session(name, directory=root, **options)
         else:
             session = await opened.session(name)

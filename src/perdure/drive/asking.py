@@ -24,6 +24,7 @@ from perdure.record.errors import CorruptLogError, UsageError
 from perdure.record.parts import Digest, ToolCall, Usage, text_of
 from perdure.record.records import Draft
 from perdure.spaced.steps import step
+from perdure.state.state import lineage
 from perdure.state.threads import Thread, Turn, tool_calls
 
 _END = object()
@@ -68,7 +69,7 @@ class Asking:
         stop = watch(
             self._journal.store,
             self._journal.grant.session,
-            submission=submission.id,
+            submissions=lineage(state, thread_name),
             after=state.seq,
             left_s=self._journal.left_s(deadline_of(state, submission)),
         )

@@ -6,7 +6,7 @@ The watch reads the log, since an abort is a record like any other; it folds not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Collection, Coroutine
 from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
@@ -28,22 +28,24 @@ class Stopped(Struct, frozen=True):
     reason: str
 
 
-async def watch(store: LogStore, session: SessionId, *, submission: str | None, after: Seq, left_s: float | None) -> Stopped:
-    """Returns when the submission is aborted by a record behind `after`, or after the seconds that are left to it."""
+async def watch(
+    store: LogStore, session: SessionId, *, submissions: Collection[str], after: Seq, left_s: float | None
+) -> Stopped:
+    """Returns when one of the submissions is aborted by a record behind `after`, or after the seconds that are left."""
     try:
         async with asyncio.timeout(left_s):
-            return await _aborted(store, session, submission, after)
+            return await _aborted(store, session, submissions, after)
     except TimeoutError:
         return Stopped("deadline", "its time is used up")
 
 
-async def _aborted(store: LogStore, session: SessionId, submission: str | None, after: Seq) -> Stopped:
+async def _aborted(store: LogStore, session: SessionId, submissions: Collection[str], after: Seq) -> Stopped:
     mark = await store.wait(-1, 0.0)
     while True:
         async for stored in store.read(session, after):
             after = stored.seq
             body = stored.body
-            if isinstance(body, AbortRequested) and body.submission in (None, submission):
+            if isinstance(body, AbortRequested) and (body.submission is None or body.submission in submissions):
                 return Stopped("abort", body.reason or f"aborted by {body.by}")
         mark = await store.wait(mark, WATCH_S)
 

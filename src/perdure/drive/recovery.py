@@ -22,6 +22,7 @@ from perdure.drive.journal import Journal
 from perdure.drive.site import Site
 from perdure.drive.spaces import Opened
 from perdure.drive.waits import Waits
+from perdure.program.delegation import opens_thread
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
 from perdure.record.errors import RootRefusedError, SurvivorsError, UsageError
@@ -74,7 +75,7 @@ class Recovery:
         except UsageError as error:
             raise Waits("space_unavailable", str(error)) from error
         self._record_opening(opened)
-        open_calls = [call for call in self._journal.view.calls.values() if call.started]
+        open_calls = [call for call in self._journal.view.calls.values() if call.started and not opens_thread(call)]
         adopt = await self._announce(open_calls)
         fenced = await self._site.space.fence(self._journal.grant.epoch, adopt)
         step("recover.fenced")

@@ -19,6 +19,7 @@ from perdure.drive.journal import Journal
 from perdure.drive.places import DriverPlace
 from perdure.drive.site import Site
 from perdure.drive.virtual import Virtual
+from perdure.program import delegation
 from perdure.program.conversation import effect_of
 from perdure.program.program import Calls
 from perdure.program.stopping import deadline_of
@@ -30,6 +31,7 @@ from perdure.record.records import Draft
 from perdure.space.space import Capture, Edit, Exec, Op, OpResult, Status, Write
 from perdure.spaced.steps import step
 from perdure.state.calls import Call
+from perdure.state.state import lineage
 
 TEXT = "text/plain; charset=utf-8"
 INLINE_TEXT_BYTES = 16 * 1024
@@ -58,8 +60,7 @@ class Rounds:
             await self._carry(calls, begun=True)
             return
         startable = [call for call in calls if self._startable(call)]
-        if startable:
-            started = await self._start(startable)
+        if startable and (started := await self._start(startable)):
             await self._carry(started, begun=False)
 
     def _startable(self, call: Call) -> bool:
@@ -69,6 +70,8 @@ class Rounds:
             self._finish_unrun(call, "error", call.problem)
         elif tool is None:
             self._finish_unrun(call, "error", f"There is no tool named '{call.tool}'. Tools: {', '.join(self._tools.names)}.")
+        elif delegation.opens_thread(call) and self._journal.view.threads[call.thread].call is not None:
+            self._finish_unrun(call, "error", delegation.NOT_NESTED)
         elif call.verdict is not None and call.verdict.verdict == "deny":
             self._finish_unrun(call, "denied", call.verdict.reason or "This call is not allowed.")
         else:
@@ -88,8 +91,10 @@ class Rounds:
             if call.verdict is None:
                 self._journal.decide(Draft(r.CallDecided(call.id, "allow"), call.thread, call.seq))
             self._journal.decide(Draft(self._started(call, base), call.thread, call.seq))
+            if delegation.opens_thread(call):
+                self._journal.decide(*delegation.opening(call))
         await self._journal.flush()
-        return [self._journal.state.calls[call.id] for call in calls]
+        return [self._journal.state.calls[call.id] for call in calls if not delegation.opens_thread(call)]
 
     async def _compare(self, call: str) -> r.Image:
         """The base image. What changed while one foreign reader was all that ran is held against that tool from now on."""
@@ -176,7 +181,7 @@ class Rounds:
         """The Space's operation, with what the driver knows: the time that is left, the key, what the model last saw."""
         assert tool.operation is not None and call.started is not None
         op = tool.operation(tool.convert(call.args))
-        seen = self._journal.state.workspace.seen
+        seen = self._journal.state.threads[call.thread].seen
         if isinstance(op, Exec):
             left_s = self._left_s(call)
             timeout_s = op.timeout_s if left_s is None else max(0.1, min(op.timeout_s, left_s))
@@ -197,10 +202,11 @@ class Rounds:
 
     async def _watch(self, call: Call) -> Stopped:
         state, session = self._journal.state, self._journal.grant.session
-        submission = state.submissions.get(call.submission or "")
-        if submission and submission.aborted is not None:
-            return Stopped("abort", submission.aborted)
-        return await watch(self._journal.store, session, submission=call.submission, after=state.seq, left_s=self._left_s(call))
+        ids = lineage(state, call.thread)
+        for submission in (state.submissions[id] for id in ids if id in state.submissions):
+            if submission.aborted is not None:
+                return Stopped("abort", submission.aborted)
+        return await watch(self._journal.store, session, submissions=ids, after=state.seq, left_s=self._left_s(call))
 
     async def _end(self, call: Call) -> Status:
         """Its end. What it prints until then is shown."""

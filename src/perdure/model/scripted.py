@@ -5,7 +5,10 @@ the model itself remembers nothing. So a session that is killed and resumed meet
 can check what was told to the model after a crash (`expect`).
 
     {"turns": [{"text": "Looking.", "calls": [{"tool": "bash", "args": {"command": "ls"}}]},
-               {"expect": "README", "text": "Done.", "chunks": 4, "delay_s": 0.2, "error": {"status": 429, "times": 2}}]}
+               {"expect": "README", "text": "Done.", "chunks": 4, "delay_s": 0.2, "error": {"status": 429, "times": 2}}],
+     "tasks": {"count the tests": [{"text": "There are 12."}]}}
+
+A conversation whose first message matches one of the regular expressions in `tasks` has turns of its own: so a subagent is scripted.
 """
 
 from __future__ import annotations
@@ -78,6 +81,17 @@ class Turn(Struct, frozen=True, forbid_unknown_fields=True):
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
     turns: tuple[msgspec.Raw, ...]
+    tasks: dict[str, tuple[msgspec.Raw, ...]] = {}
+
+
+class _Script(Struct, frozen=True):
+    turns: tuple[Turn, ...]
+    tasks: dict[str, tuple[Turn, ...]]
+
+    def of(self, context: Context) -> tuple[Turn, ...]:
+        """The turns of this conversation."""
+        first = _said(context.messages[0], context) if self.tasks and context.messages else ""
+        return next((turns for task, turns in self.tasks.items() if re.search(task, first, re.DOTALL)), self.turns)
 
 
 class Scripted:
@@ -86,7 +100,7 @@ class Scripted:
     def __init__(self, path: str | Path) -> None:
         self.name = f"scripted:{path}"
         self._path = str(path)
-        self._turns = _load(Path(path))
+        self._script = _load(Path(path))
 
     def prepare(self, context: Context) -> Request:
         return Request(context)
@@ -114,11 +128,12 @@ class Scripted:
 
     def _turn(self, context: Context) -> tuple[int, Turn]:
         """The script's turn for this request, and its number from 1."""
-        if context.responses >= len(self._turns):
+        turns = self._script.of(context)
+        if context.responses >= len(turns):
             raise Permanent(
-                f"the script {self._path} ends after turn {len(self._turns)}, and the session asks for turn {context.responses + 1}"
+                f"the script {self._path} ends after turn {len(turns)}, and the session asks for turn {context.responses + 1}"
             )
-        return context.responses + 1, self._turns[context.responses]
+        return context.responses + 1, turns[context.responses]
 
     def _failure(self, number: int, turn: Turn, context: Context) -> ModelError | None:
         where = f"turn {number} of the script {self._path}"
@@ -134,25 +149,38 @@ class Scripted:
         return Refused(f"{where} refuses the request") if turn.refused else None
 
 
-def _load(path: Path) -> tuple[Turn, ...]:
+def _load(path: Path) -> _Script:
     try:
-        raws = msgspec.json.decode(path.read_bytes(), type=_File).turns
+        file = msgspec.json.decode(path.read_bytes(), type=_File)
     except OSError as error:
         raise UsageError(f"the script {path} can't be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UsageError(f'the script {path} is not of the form {{"turns": […]}}: {error}') from error
-    return tuple(_decode(path, number, raw) for number, raw in enumerate(raws, 1))
+    for task in file.tasks:
+        _check_expression(task, f"the script {path}, task {task!r}")
+    return _Script(
+        _decode(file.turns, f"the script {path}"),
+        {task: _decode(raws, f"the script {path}, task {task!r}") for task, raws in file.tasks.items()},
+    )
 
 
-def _decode(path: Path, number: int, raw: msgspec.Raw) -> Turn:
+def _decode(raws: tuple[msgspec.Raw, ...], where: str) -> tuple[Turn, ...]:
+    turns = []
+    for number, raw in enumerate(raws, 1):
+        try:
+            turn = msgspec.json.decode(raw, type=Turn)
+        except msgspec.MsgspecError as error:
+            raise UsageError(f"{where}, turn {number}: {_at_field(str(error))}") from error
+        _check_expression(turn.expect or "", f"{where}, turn {number}, field expect")
+        turns.append(turn)
+    return tuple(turns)
+
+
+def _check_expression(pattern: str, where: str) -> None:
     try:
-        turn = msgspec.json.decode(raw, type=Turn)
-        re.compile(turn.expect or "")
-    except msgspec.MsgspecError as error:
-        raise UsageError(f"the script {path}, turn {number}: {_at_field(str(error))}") from error
+        re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"the script {path}, turn {number}, field expect: not a regular expression: {error}") from error
-    return turn
+        raise UsageError(f"{where}: not a regular expression: {error}") from error
 
 
 def _at_field(message: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from perdure.program import delegation
 from perdure.program.program import Action, Append, Ask, Calls, Settle, View, Wait
 from perdure.program.stopping import Stop, deadline_of, given_up, stop_of
 from perdure.record import records as r
@@ -59,7 +60,7 @@ class Conversation:
             return self._asking(state, thread, turn, submission, stop, now)
         open_calls = [state.calls[id] for id in turn.calls if id in state.calls]
         if open_calls:
-            return self._round(state, thread, open_calls, stop)
+            return self._round(state, thread, open_calls, stop, now)
         answered = not turn.calls
         if stop and not (answered and stop.outcome == "failed"):
             return _settle(thread, submission, stop)
@@ -81,10 +82,13 @@ class Conversation:
             return Wait("model_retry", failed.retry_at if deadline is None else min(failed.retry_at, deadline))
         return Ask(thread.name)
 
-    def _round(self, state: State, thread: Thread, open_calls: list[Call], stop: Stop | None) -> Action:
+    def _round(self, state: State, thread: Thread, open_calls: list[Call], stop: Stop | None, now: float) -> Action:
         begun = [c for c in open_calls if c.started]
+        if carried := [c for c in begun if not delegation.opens_thread(c)]:
+            return Calls(thread.name, tuple(c.id for c in carried))
         if begun:
-            return Calls(thread.name, tuple(c.id for c in begun))
+            ended = tuple(draft for c in begun if (draft := delegation.finished(state, c, now)))
+            return Append(ended) if ended else Wait("subagent")
         if stop:
             return Append(tuple(_unrun(c, stop.reason) for c in open_calls))
         if any(s.mode == "steer" for s in _queue(state, thread)):

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from perdure.record import records as r
 from perdure.record.records import Draft
-from perdure.state.state import State
+from perdure.state.state import State, lineage
 from perdure.state.submissions import Submission
 from perdure.state.usage import Spent
 
@@ -51,6 +51,8 @@ def _crashing(state: State) -> Stop | None:
 def stop_of(state: State, submission: Submission, now: float) -> Stop | None:
     if submission.aborted is not None:
         return Stop("aborted", submission.aborted)
+    if (outer := _outer(state, submission)) and (stop := stop_of(state, outer, now)):
+        return Stop(stop.outcome, stop.reason)
     if crashing := _crashing(state):
         return crashing
     lost = next((what for what, times in state.usage.losses.items() if times >= MAX_LOSSES), None)
@@ -62,6 +64,12 @@ def stop_of(state: State, submission: Submission, now: float) -> Stop | None:
     scope, limit, value = exhausted
     record = r.BudgetExhausted(submission.id, scope, limit, value)
     return Stop("failed", f"{scope} budget: {limit} of {value:g} is used up", (Draft(record, submission.thread),))
+
+
+def _outer(state: State, submission: Submission) -> Submission | None:
+    """Of a subagent's task the submission in whose name it was given."""
+    outer = [id for id in lineage(state, submission.thread) if id != submission.id]
+    return state.submissions.get(outer[0]) if outer else None
 
 
 def _exhausted(state: State, submission: Submission, now: float) -> tuple[Scope, Limit, float] | None:
@@ -91,6 +99,8 @@ def _reached(budget: r.Budget, spent: Spent, failures: int, now: float, at_turn_
 def deadline_of(state: State, submission: Submission) -> float | None:
     """The wall-clock second at which nothing of the submission may run any more."""
     limits = [submission.deadline]
+    if outer := _outer(state, submission):
+        limits.append(deadline_of(state, outer))
     for _, budget, spent in _scopes(state, submission):
         if budget.wall_s is not None and spent.since is not None:
             limits.append(spent.since + budget.wall_s)

@@ -19,7 +19,9 @@ from perdure.record.parts import Blob, Digest, Part, Usage
 
 Seq = int
 EffectClass = Literal["none", "workspace", "idempotent", "external"]
-Place = Literal["space", "driver", "remote"]
+Place = Literal["space", "driver", "remote", "thread"]
+"""`thread`: a subagent, which is a conversation of its own in the same session."""
+
 Outcome = Literal["ok", "error", "denied", "aborted", "interrupted", "unknown"]
 SubmissionMode = Literal["follow_up", "steer", "note", "reject"]
 FoundBy = Literal["open", "before_call", "audit", "recovery", "person"]

@@ -30,7 +30,6 @@ class State(Struct, frozen=True):
 def fold(state: State, stored: r.Stored) -> State:
     """The state after one more record. Pure."""
     assert stored.seq == state.seq + 1, f"record {stored.seq} does not follow {state.seq}"
-    thread = state.threads.get(stored.thread or "main")
     inputs = {id: s.parts for id, s in state.submissions.items()}
     return State(
         stored.seq,
@@ -39,8 +38,20 @@ def fold(state: State, stored: r.Stored) -> State:
         threads.reduce(state.threads, stored, state.calls, inputs),
         calls.reduce(state.calls, stored),
         workspace.reduce(state.workspace, stored),
-        usage.reduce(state.usage, stored, state.calls, thread.active if thread else None),
+        usage.reduce(state.usage, stored, state.calls, lineage(state, stored.thread or "main")),
     )
+
+
+def lineage(state: State, thread: str) -> tuple[str, ...]:
+    """The submission that a thread works on, and of a subagent those in whose name it does, outwards."""
+    ids: list[str] = []
+    at = state.threads.get(thread)
+    while at is not None:
+        if at.active is not None:
+            ids.append(at.active)
+        opener = state.calls.get(at.call) if at.call is not None else None
+        at = state.threads.get(opener.thread) if opener else None
+    return tuple(ids)
 
 
 def fold_all(records: Iterable[r.Stored], state: State | None = None) -> State:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.record import records as r
-from perdure.record.parts import Blob, Part, Text, ToolCall, text_of
+from perdure.record.parts import Blob, Digest, Part, Text, ToolCall, text_of
 from perdure.state.calls import Calls
 from perdure.state.trail import Trail
 
@@ -75,7 +75,8 @@ class Turn(Struct, frozen=True):
 class Thread(Struct, frozen=True):
     """`active` is the placed submission that is being worked on, `answer` the newest text that came of it or of the last one.
 
-    `waiting_notes` come after the running round.
+    `call` is the call that opened it, if it is a subagent's. `waiting_notes` come after the running round. `seen` maps paths to the SHA-256 of the content
+    that the thread's model last read or wrote; `settlement` is the newest.
     """
 
     name: str
@@ -89,6 +90,8 @@ class Thread(Struct, frozen=True):
     active: str | None = None
     turn: Turn | None = None
     answer: str = ""
+    seen: dict[str, Digest] = {}
+    settlement: r.SubmissionSettled | None = None
 
 
 Threads = dict[str, Thread]
@@ -111,7 +114,13 @@ def reduce(threads: Threads, stored: r.Stored, calls: Calls, inputs: dict[str, t
             return {key: _note(t, Said((Text(SCRATCH_GONE),), note=True)) for key, t in threads.items()}
         case _:
             changed = _reduce(thread, stored, calls, inputs)
-            return threads if changed is thread else {**threads, name: changed}
+            threads = threads if changed is thread else {**threads, name: changed}
+            return _without(threads, stored.body.call) if isinstance(stored.body, r.CallFinished) else threads
+
+
+def _without(threads: Threads, call: str) -> Threads:
+    """A subagent's conversation is over with the call that opened it."""
+    return {name: thread for name, thread in threads.items() if thread.call != call} if call in threads else threads
 
 
 def _reduce(thread: Thread, stored: r.Stored, calls: Calls, inputs: dict[str, tuple[Part, ...]]) -> Thread:
@@ -193,6 +202,8 @@ def _joined(partial: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 def _finished(thread: Thread, turn: Turn, body: r.CallFinished, calls: Calls) -> Thread:
     call = calls[body.call]
+    if body.seen:
+        thread = replace(thread, seen={**thread.seen, **body.seen})
     returned = Returned(call.id, call.provider_id, call.tool, body.result.text, body.outcome, body.result.blob)
     results = {**turn.results, call.id: returned}
     if len(results) < len(turn.calls):
@@ -204,6 +215,7 @@ def _finished(thread: Thread, turn: Turn, body: r.CallFinished, calls: Calls) ->
 
 def _settled(thread: Thread, body: r.SubmissionSettled) -> Thread:
     entries = thread.entries
+    thread = replace(thread, settlement=body)
     if thread.active != body.submission:
         return thread
     if thread.turn and thread.turn.partial and not thread.turn.responded:

@@ -35,8 +35,8 @@ class Usage(Struct, frozen=True):
     lost: frozenset[str] = frozenset()
 
 
-def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: str | None) -> Usage:
-    """`active` is the submission that the record's thread works on."""
+def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: tuple[str, ...]) -> Usage:
+    """`active` are the submissions that the record's thread works for."""
     match stored.body:
         case r.TurnStarted(submission=id):
             own = usage.submissions.get(id, Spent())
@@ -84,15 +84,13 @@ def _turn(spent: Spent, at: float) -> Spent:
     return replace(spent, turns=spent.turns + 1, since=at if spent.since is None else spent.since)
 
 
-def _spend(usage: Usage, tokens: Tokens, active: str | None) -> Usage:
+def _spend(usage: Usage, tokens: Tokens, active: tuple[str, ...]) -> Usage:
     if tokens == Tokens():
         return usage
     session = replace(usage.session, tokens=usage.session.tokens + tokens)
     submissions = usage.submissions
-    if active in submissions:
-        own = submissions[active]
-        submissions = {**submissions, active: replace(own, tokens=own.tokens + tokens)}
-    return replace(usage, session=session, submissions=submissions)
+    own = {id: replace(submissions[id], tokens=submissions[id].tokens + tokens) for id in active if id in submissions}
+    return replace(usage, session=session, submissions={**submissions, **own} if own else submissions)
 
 
 def _fail(usage: Usage, failing: str) -> Usage:

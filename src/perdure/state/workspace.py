@@ -6,14 +6,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.record import records as r
-from perdure.record.parts import Digest
 
 
 class Workspace(Struct, frozen=True):
     """`first` is the image the session began with. `position` is the greatest ledger position the log has seen.
 
     `image_boot` is the boot in which the newest image was captured; `deaths` are the wall clocks (ns) at which supervisors were seen to
-    die, by `life`. `seen` maps paths to the SHA-256 of the content that the model last read or wrote. `left` are background processes.
+    die, by `life`. `left` are background processes.
     `used`: something that may change files was started in this life of the Space.
     """
 
@@ -26,7 +25,6 @@ class Workspace(Struct, frozen=True):
     lost: r.SpaceLost | None = None
     deaths: dict[str, int] = {}
     position: int = 0
-    seen: dict[str, Digest] = {}
     left: tuple[r.Process, ...] = ()
     opaque: tuple[str, ...] = ()
     used: bool = False
@@ -60,11 +58,10 @@ def reduce(workspace: Workspace, stored: r.Stored) -> Workspace:
 
 
 def _finished(workspace: Workspace, seq: r.Seq, body: r.CallFinished) -> Workspace:
-    seen = {**workspace.seen, **body.seen} if body.seen else workspace.seen
     position = max(body.position, workspace.position)
     if body.image is None:
-        return replace(workspace, seen=seen, position=position)
-    return replace(_imaged(workspace, body.image, seq), seen=seen, position=position, left=body.left, opaque=body.opaque)
+        return replace(workspace, position=position)
+    return replace(_imaged(workspace, body.image, seq), position=position, left=body.left, opaque=body.opaque)
 
 
 def _imaged(workspace: Workspace, image: r.Image, seq: r.Seq) -> Workspace:
