@@ -67,6 +67,10 @@ class HostSpace:
     async def stop(self, key: OpKey, grace_s: float = 2.0) -> Status:
         return self._status(await self._ask("stop", key=key, grace_s=grace_s))
 
+    async def leave(self) -> bool:
+        """Ask the supervisor to end; it does if nothing runs under it and nobody else is connected."""
+        return bool((await self._ask("leave"))["leaves"])
+
     async def processes(self) -> list[Process]:
         return msgspec.convert(await self._ask("processes"), list[Process])
 

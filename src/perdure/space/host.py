@@ -30,6 +30,7 @@ from perdure.space.sandbox import Sandbox
 from perdure.space.supervisor import Supervisor
 from perdure.spaced.boot import boot_id
 from perdure.spaced.fence import read_floor
+from perdure.spaced.release import RELEASE
 from perdure.spaced.wire import SPOKEN
 
 RETRY_S = 0.05
@@ -138,13 +139,15 @@ class _Opening:
         before = supervisor.identity(self._folder)
         previous: Previous | None = None
         patience = time.monotonic() + START_S
+        launched = False
         while True:
             found = await self._reach()
-            if found is not None:
+            if found is not None and not await self._retired(*found, launched=launched):
                 return self._opened(*found, before, previous)
             previous = await self._bury() or previous
             try:
                 await launch(self._folder, self._root, custody, arguments, self._environment, self._sandbox)
+                launched = True
             except RootHeldError as error:
                 await neighbour.ask_to_leave(self._folder.parent, self._root, str(error))
             except SpaceGoneError:
@@ -173,6 +176,15 @@ class _Opening:
             return None
         lanes.keep(lane)
         return HostSpace(lanes, self._token, self._epoch, hello, init, own_workspace=self._own_workspace), hello
+
+    async def _retired(self, space: HostSpace, hello: Mapping[str, Any], *, launched: bool) -> bool:
+        """Whether it is of another release and has left, since nothing runs under it. One that has something running is asked again next time."""
+        if launched or hello.get("release") == RELEASE or not await space.leave():
+            return False
+        await space.close()
+        async with asyncio.timeout(START_S):
+            await death.watch_death(space.init, hello["boot_id"])
+        return True
 
     async def _bury(self) -> Previous | None:
         """The last life does not answer: it is dead, or it will be."""

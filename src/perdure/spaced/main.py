@@ -28,6 +28,7 @@ from perdure.spaced.fence import Gate
 from perdure.spaced.keeper import rename
 from perdure.spaced.ledger import Ledger
 from perdure.spaced.operations import Operations
+from perdure.spaced.release import RELEASE
 from perdure.spaced.requests import Requests
 from perdure.spaced.state import HeldError
 from perdure.spaced.steps import listen, step
@@ -101,6 +102,7 @@ class Supervisor:
             self._token = file.read().strip()
         ledger = Ledger(self._folder, self.identity["instance"])
         self.identity["pid"] = os.getpid()
+        self.identity["release"] = RELEASE
         self.identity["closed_by"] = ledger.closed_by
         self.identity["mounts_left_out"] = sorted(mounts_below(self._root))
         workspace_folder = os.path.join(self._folder, "workspace")
