@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.model.stream import AssistantMessage, Context, Delta, Final, Message, Model, ToolMessage, UserMessage
-from perdure.record.parts import Text
+from perdure.record.parts import Text, ToolCall
 
 
 def user(text: str) -> UserMessage:
@@ -20,6 +20,11 @@ def partial(text: str) -> AssistantMessage:
 
 def answer(text: str) -> AssistantMessage:
     return AssistantMessage((Text(text),))
+
+
+def called(id: str = "call_1_1", tool: str = "bash") -> AssistantMessage:
+    """An answer that is one call."""
+    return AssistantMessage((ToolCall(id, tool, {}),))
 
 
 def result(text: str, *, id: str = "call_1_1", tool: str = "bash") -> ToolMessage:

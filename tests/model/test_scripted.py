@@ -13,7 +13,7 @@ from perdure.model.stream import Delta, Overflow, Permanent, Refused, Retryable,
 from perdure.record.errors import UsageError
 from perdure.record.parts import Blob, Text, Thinking, ToolCall, Usage
 
-from .conversation import answer, ask, context, partial, result, user
+from .conversation import answer, ask, called, context, partial, result, user
 
 Script = Callable[..., Scripted]
 
@@ -51,7 +51,7 @@ def test_text_thinking_and_calls_arrive_as_deltas_and_in_the_final(script: Scrip
 
 
 def test_input_is_counted_at_four_characters_a_token(script: Script) -> None:
-    final = ask(script({"text": "fine"}), context(user("x" * 40), result("y" * 40), system="z" * 20))[1]
+    final = ask(script({"text": "fine"}), context(user("x" * 40), called(), result("y" * 40), system="z" * 20))[1]
     assert final.usage == Usage(input=25, output=1)
 
 
@@ -75,7 +75,7 @@ def test_a_turn_that_lasts_beyond_the_deadline_may_be_tried_again(script: Script
 
 def test_an_expectation_is_searched_in_what_came_after_the_last_whole_answer(script: Script) -> None:
     model = script({"expect": "was undone.*check the outside"})
-    ask(model, context(user("go"), answer("…"), result("was undone;\ncheck the outside"), partial("I"), user("go on")))
+    ask(model, context(user("go"), called(), result("was undone;\ncheck the outside"), partial("I"), user("go on")))
     with pytest.raises(Permanent, match=r"turn 1 of .*script\.json expected /was undone.*/ and was given: 'fine'"):
         ask(model, context(user("was undone, check the outside"), answer("ok"), user("fine")))
 
@@ -88,7 +88,7 @@ def test_a_failed_expectation_quotes_no_more_than_300_characters(script: Script)
 
 def test_an_expectation_sees_results_that_live_in_blobs(script: Script) -> None:
     message = ToolMessage("call_1_1", "bash", "", blob=Blob("d", 6))
-    ask(script({"expect": "needle"}), context(message, blobs={"d": b"needle"}))
+    ask(script({"expect": "needle"}), context(user("go"), called(), message, blobs={"d": b"needle"}))
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 529])

@@ -40,6 +40,7 @@ from perdure.model.stream import (
     UserMessage,
     may_pass,
 )
+from perdure.model.validity import problem
 from perdure.record.errors import UsageError
 from perdure.record.parts import Blob, Part, Text, Thinking, ToolCall, Usage, text_of
 
@@ -137,6 +138,8 @@ class Scripted:
 
     def _failure(self, number: int, turn: Turn, context: Context) -> ModelError | None:
         where = f"turn {number} of the script {self._path}"
+        if wrong := problem(context):
+            return Permanent(f"{where} was asked for in a form that no provider takes: {wrong}")
         if turn.expect is not None and not re.search(turn.expect, newest := _newest(context), re.DOTALL):
             return Permanent(f"{where} expected /{turn.expect}/ and was given: {newest[:SHOWN_CHARS]!r}")
         if turn.error is not None and context.options.get("attempt", 1) <= turn.error.times:
