@@ -47,6 +47,28 @@ def test_a_command_that_was_cut_off_is_taken_back_and_not_run_again(tmp_path: Pa
     play(story())
 
 
+def test_a_repetition_of_what_was_cut_off_is_told_so_once(tmp_path: Path) -> None:
+    """It runs, since that is the model's decision; another call, or one after it has succeeded, is no repetition."""
+
+    async def story() -> None:
+        again = bash("touch begun; until test -e ../go; do sleep 0.02; done; echo done")
+        told = r"^\[the same as main.1.0, which was cut off and may have taken effect outside too: then it has happened twice\]\ndone"
+        script = (
+            turn("", again),
+            turn("", again),
+            turn("", again, bash("echo other"), expect=told),
+            turn("done", expect="^done\n\nother"),
+        )
+        async with stage(tmp_path, *script) as s:
+            running = asyncio.create_task(s.run())
+            await s.file("begun")
+            await kill_at(s, "main.1.0")
+            (tmp_path / "go").touch()
+            assert (await running).text == "done"
+
+    play(story())
+
+
 def test_what_was_taken_back_can_be_read(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path, turn("", bash(DOOMED)), "never asked") as s:

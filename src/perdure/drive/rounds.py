@@ -30,7 +30,7 @@ from perdure.record.parts import printable
 from perdure.record.records import Draft
 from perdure.space.space import Capture, Edit, Exec, Op, OpResult, Status, Write
 from perdure.spaced.steps import step
-from perdure.state.calls import Call
+from perdure.state.calls import Call, signature
 from perdure.state.state import lineage
 
 TEXT = "text/plain; charset=utf-8"
@@ -279,6 +279,8 @@ class Rounds:
         """What the model sees of it; the whole is kept where that is a part."""
         assert call.started is not None
         text, output = printable(result.text), None
+        if earlier := self._journal.view.uncertain.get(signature(call.tool, call.args)):
+            text = f"{told.repeated(earlier)}\n{text}"
         if result.truncated and result.output_bytes:
             output = await self._virtual.keep(self._journal, self._site.space.output(call.started.key), TEXT)
         if len(text.encode()) > LARGEST_VIEW_BYTES:

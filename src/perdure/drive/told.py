@@ -70,6 +70,11 @@ def stopped_outside(reason: str) -> str:
     )
 
 
+def repeated(earlier: str) -> str:
+    """Before the result of a call that had been made before, and whose first effect nobody knows."""
+    return f"[the same as {earlier}, which was cut off and may have taken effect outside too: then it has happened twice]"
+
+
 def aborted(reason: str) -> str:
     return f"This call was stopped ({reason}). The files are as it left them."
 

@@ -42,6 +42,11 @@ class Call(Struct, frozen=True):
 Calls = dict[str, Call]
 
 
+def signature(tool: str, args: dict[str, Any]) -> str:
+    """What makes two calls the same."""
+    return f"{tool} {sorted(args.items())!r}"
+
+
 def reduce(calls: Calls, stored: r.Stored) -> Calls:
     match stored.body:
         case r.CallProposed() as body:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 from perdure.record import records as r
-from perdure.state import calls, session, submissions, threads, usage, workspace
+from perdure.state import calls, session, submissions, threads, uncertain, usage, workspace
 
 
 class State(Struct, frozen=True):
@@ -20,6 +20,7 @@ class State(Struct, frozen=True):
     calls: calls.Calls = {}
     workspace: workspace.Workspace = workspace.Workspace()
     usage: usage.Usage = usage.Usage()
+    uncertain: uncertain.Uncertain = {}
 
     @property
     def busy(self) -> bool:
@@ -39,6 +40,7 @@ def fold(state: State, stored: r.Stored) -> State:
         calls.reduce(state.calls, stored),
         workspace.reduce(state.workspace, stored),
         usage.reduce(state.usage, stored, state.calls, lineage(state, stored.thread or "main")),
+        uncertain.reduce(state.uncertain, stored, state.calls),
     )
 
 

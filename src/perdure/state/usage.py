@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from perdure.record import records as r
 from perdure.record.parts import Usage as Tokens
-from perdure.state.calls import Call, Calls
+from perdure.state.calls import Call, Calls, signature
 
 SUPERVISORS_OWN = ("write", "edit")
 
@@ -74,10 +74,6 @@ def _run(call: Call) -> str:
     """What counts once. A command that could not reach outside is run again by itself a bounded number of times, and all of them are one."""
     assert call.started is not None
     return call.id if call.started.effect == "workspace" else call.started.key
-
-
-def signature(tool: str, args: dict[str, object]) -> str:
-    return f"{tool} {sorted(args.items())!r}"
 
 
 def _turn(spent: Spent, at: float) -> Spent:
