@@ -41,7 +41,12 @@ class Desk:
         kept = {
             name: value for name, value in os.environ.items() if "KEY" not in name and not name.startswith(("PERDURE", "OPENAI"))
         }
-        self.environment = {**kept, "PERDURE_HOME": str(self.home), "COLUMNS": "100"}
+        self.environment = {
+            **kept,
+            "PERDURE_HOME": str(self.home),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "COLUMNS": "100",
+        }
 
     def script(self, *turns: dict[str, Any] | str, name: str = "script.json") -> str:
         """A model's name; a bare string is an answer without calls."""

@@ -10,7 +10,6 @@ killed loses nothing, and a second one on the same session joins in.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, ExitStack
@@ -19,17 +18,16 @@ from typing import Any, TypeVar
 import click
 
 from perdure.api import Opened, Session
-from perdure.cli import driving, slash
+from perdure.cli import choosing, driving, slash
 from perdure.cli.editor import LineEditor
 from perdure.cli.opening import named, opened, session_argument, spelled
 from perdure.cli.recap import recap
-from perdure.cli.run import MODEL
 from perdure.cli.screen import Careful, Plain, Screen
 from perdure.cli.status import NEEDS_DRIVER, status_of
 from perdure.cli.typist import TypingScreen, Typist
+from perdure.config.settings import MODEL
 from perdure.history.line import shorten
 from perdure.history.paint import Paint
-from perdure.model.catalog import FORMS
 from perdure.record.errors import PerdureError, UsageError
 
 T = TypeVar("T")
@@ -73,7 +71,7 @@ class Conversation:
 
     # ---- beginning and end -------------------------------------------------------------------------------------------------
 
-    async def begin(self, name: str | None, directory: str | None, new: bool, settings: dict[str, str | None]) -> None:
+    async def begin(self, name: str | None, directory: str | None, new: bool, settings: dict[str, Any]) -> None:
         self.home = await self._stack.enter_async_context(opened())
         found = None if new else await self._found(name, directory)
         self.session = found or await self._new(directory, settings)
@@ -96,14 +94,9 @@ class Conversation:
                 raise
             return None
 
-    async def _new(self, directory: str | None, settings: dict[str, str | None]) -> Session:
-        model = settings["model"] or os.environ.get(MODEL)
-        if not model:
-            raise UsageError("\n  ".join((f"name a model with --model, or in ${MODEL}:", *FORMS)))
-        options = {"base_url": settings["base_url"]} if settings["base_url"] else None
-        return await self.home.session(
-            directory=directory or ".", model=model, model_options=options, space=settings["space"] or "host"
-        )
+    async def _new(self, directory: str | None, settings: dict[str, Any]) -> Session:
+        held = choosing.configured(directory or ".", self.home.home.path)
+        return await self.home.session(directory=directory or ".", **choosing.session_arguments(held, **settings))
 
     async def end(self) -> None:
         await self._stack.aclose()

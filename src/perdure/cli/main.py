@@ -42,6 +42,7 @@ COMMANDS = {
     "salvage": Lazy("perdure.cli.salvage:salvage", "List, show and bring back what recovery took away."),
     "rm": Lazy("perdure.cli.rm:rm", "Remove sessions that nobody needs any more."),
     "gc": Lazy("perdure.cli.gc:gc", "Free the room that no session needs any more."),
+    "config": Lazy("perdure.cli.config:config", "Show what is configured, and where from."),
     "service": Lazy("perdure.cli.service:service", "Let the machine drive: sessions go on after a reboot."),
     "completion": Lazy("perdure.cli.completion:completion", "Print what completes commands and sessions in your shell."),
     "doctor": Lazy("perdure.cli.doctor:doctor", "Look at what Perdure stands on, on this machine."),

@@ -13,18 +13,15 @@ import click
 import msgspec
 
 from perdure.api import Answer, Opened, Session
-from perdure.cli import driving
+from perdure.cli import choosing, driving
 from perdure.cli.opening import opened, prompt_text, spelled
 from perdure.cli.screen import Careful, Quiet
 from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.status import status_of
 from perdure.cli.telling import Records, json_line
+from perdure.config.settings import MODEL
 from perdure.engine.home import DEFAULT_BUDGET
-from perdure.model.catalog import FORMS
 from perdure.record.errors import UsageError
-from perdure.record.records import Budget
-
-MODEL = "PERDURE_MODEL"
 
 
 @click.command
@@ -32,7 +29,9 @@ MODEL = "PERDURE_MODEL"
 @click.option("-C", "directory", metavar="DIR", help="The directory to work in; by default the current one.")
 @click.option("--session", metavar="ID", help="A name for the new session, or the session to go on with.")
 @click.option(
-    "--model", metavar="MODEL", help=f"anthropic:MODEL, openai:MODEL, PROVIDER:MODEL or scripted:FILE; by default ${MODEL}."
+    "--model",
+    metavar="MODEL",
+    help=f"anthropic:MODEL, openai:MODEL, PROVIDER:MODEL or scripted:FILE; by default ${MODEL}, or the model of perdure.toml.",
 )
 @click.option("--base-url", metavar="URL", help="A server that speaks OpenAI's chat completions, for openai:MODEL.")
 @click.option("--space", metavar="KIND", help="Where commands run: host (as you) or sandbox (the directory alone, no network).")
@@ -151,10 +150,9 @@ async def _session(home: Opened, *, session: str | None, directory: str | None, 
         raise UsageError(
             f"'{session}' is the beginning of session {longer}: name that one in full to go on with it, or choose another name"
         )
-    name = model or os.environ.get(MODEL)
-    if not name:
-        raise UsageError("\n  ".join((f"name a model with --model, or in ${MODEL}:", *FORMS)))
-    return await home.session(session, directory=directory or ".", model=name, **_new(**settings))
+    held = choosing.configured(directory or ".", home.home.path)
+    arguments = choosing.session_arguments(held, model=model, **settings)
+    return await home.session(session, directory=directory or ".", **arguments)
 
 
 async def _existing(session: Session, directory: str | None, settings: dict[str, Any]) -> Session:
@@ -169,27 +167,3 @@ async def _existing(session: Session, directory: str | None, settings: dict[str,
         what = ", ".join(given)
         raise UsageError(f"session {session.id} exists: {what} can only be chosen for a new one; leave it out, or start one")
     return session
-
-
-def _new(
-    *,
-    base_url: str | None,
-    space: str | None,
-    network: bool | None,
-    binds: tuple[str, ...] | None,
-    custody: str | None,
-    capture: str | None,
-    max_turns: int | None,
-    max_tokens: int | None,
-    max_seconds: float | None,
-    max_failures: int | None,
-) -> dict[str, Any]:
-    return {
-        "model_options": {"base_url": base_url} if base_url else None,
-        "space": space or "host",
-        "network": bool(network),
-        "binds": binds or (),
-        "custody": custody or "auto",
-        "capture": capture or "auto",
-        "turn_budget": Budget(max_turns, max_tokens, max_seconds, max_failures or DEFAULT_BUDGET.failures),
-    }

@@ -1,0 +1,143 @@
+"""What `perdure.toml` may say: each key with its type, what is allowed in words, and what it is where nobody says it.
+
+A key may also say when a project's file that nobody trusts may set it: only where that makes things tighter than they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, convert
+
+from perdure.engine.home import DEFAULT_BUDGET
+from perdure.engine.hosting import KINDS
+from perdure.space.launch import Custody
+from perdure.spaced.engine import CHOICES
+
+THINKING = ("off", "low", "medium", "high")
+
+Tightens = Callable[[Any, Any], bool]
+"""Whether the first value leaves less room than the second, which holds without it."""
+
+Word = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class Hook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`command` for a shell, or `python`, the name of an entry point of the group `perdure.hooks`. `tools`: for calls of these alone."""
+
+    command: str = ""
+    python: str = ""
+    timeout_s: Seconds = 30.0
+    tools: tuple[Word, ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == bool(self.python):
+            raise ValueError("a hook has either `command` or `python`")
+
+
+class Key(Struct, frozen=True):
+    """`joins`: what the user's file and the project's say both hold, the user's first."""
+
+    name: str
+    type: Any
+    allowed: str
+    default: Any = None
+    tightens: Tightens | None = None
+    joins: bool = False
+
+
+def _fewer(value: float, held: float | None) -> bool:
+    return held is None or value <= held
+
+
+def _strict(value: Any, held: Any) -> bool:
+    return bool(value in (held, "strict"))
+
+
+def _sandbox(value: Any, held: Any) -> bool:
+    return bool(value in (held, "sandbox"))
+
+
+def _off(value: Any, held: Any) -> bool:
+    return value is False
+
+
+def _proven(value: Any, held: Any) -> bool:
+    return bool(value in (held, "pidns"))
+
+
+def _always(value: Any, held: Any) -> bool:
+    return True
+
+
+def _one_of(words: tuple[str, ...]) -> str:
+    return "one of " + ", ".join(f'"{word}"' for word in words)
+
+
+_HOOKS = 'a list of commands ("./check.sh") and tables ({ command or python, timeout_s, tools })'
+
+KEYS = {
+    key.name: key
+    for key in (
+        Key(
+            "model", Word | tuple[Word, ...], 'a model\'s name, as "anthropic:MODEL", or a list of them, the first is asked first'
+        ),
+        Key(
+            "base_url",
+            Annotated[str, Meta(pattern="^https?://.")],
+            'a URL, as "https://HOST/v1", beside the `model` that it is for',
+        ),
+        Key("thinking", Literal[THINKING], _one_of(THINKING), tightens=_always),
+        Key("space", Literal[KINDS], _one_of(KINDS), "host", tightens=_sandbox),
+        Key("network", bool, "true or false", False, tightens=_off),
+        Key("bind", tuple[Word, ...], "a list of paths", ()),
+        Key("custody", Custody, _one_of(("auto", "pidns", "unproven")), "auto", tightens=_proven),
+        Key("capture", Literal[CHOICES], _one_of(CHOICES), "auto", tightens=_strict),
+        Key("budget.turns", Count, "a whole number from 1", tightens=_fewer),
+        Key("budget.tokens", Count, "a whole number from 1", tightens=_fewer),
+        Key("budget.seconds", Seconds, "a number above 0", tightens=_fewer),
+        Key("budget.failures", Count, "a whole number from 1", DEFAULT_BUDGET.failures, tightens=_fewer),
+        Key("permissions", dict[str, Any], "a table", tightens=_always, joins=True),
+        Key("hooks.before_call", tuple[Word | Hook, ...], _HOOKS, (), joins=True),
+        Key("hooks.after_call", tuple[Word | Hook, ...], _HOOKS, (), joins=True),
+        Key("hooks.before_request", tuple[Word | Hook, ...], _HOOKS, (), joins=True),
+        Key("hooks.on_answer", tuple[Word | Hook, ...], _HOOKS, (), joins=True),
+        Key("skills.folders", tuple[Word, ...], "a list of paths", (), joins=True),
+    )
+}
+TABLES = tuple(dict.fromkeys(name.partition(".")[0] for name in KEYS if "." in name))
+PERMISSIONS_OF_STRANGERS = ("deny", "ask")
+"""What of `permissions` can only tighten."""
+
+
+def checked(key: Key, value: Any) -> Any:
+    """The value as its type. ValidationError tells where in it, as `$[0].name`."""
+    found = convert(value, key.type, strict=True)
+    if key.name.startswith("hooks."):
+        return tuple(Hook(command=hook) if isinstance(hook, str) else hook for hook in found)
+    return found
+
+
+def written(value: Any) -> str:
+    """A value as `perdure.toml` would have it."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            import json
+
+            return json.dumps(value, ensure_ascii=False)
+        case list() | tuple():
+            return "[" + ", ".join(map(written, value)) + "]"
+        case dict():
+            return "{ " + ", ".join(f"{name} = {written(each)}" for name, each in value.items()) + " }" if value else "{}"
+        case Hook(command=command, python="", timeout_s=30.0, tools=()):
+            return written(command)
+        case Hook():
+            parts = {name: getattr(value, name) for name in value.__struct_fields__}
+            return written({name: each for name, each in parts.items() if each})
+        case _:
+            return str(value)
