@@ -27,8 +27,9 @@ from perdure.model.stream import (
 )
 from perdure.record.parts import Blob, Text, Thinking, ToolCall, Usage
 
-from .chat_server import Answer, ChatServer, breaks, call, chat_server, chunk, end, garbles, says, status, stops, text
+from .chat_server import ChatServer, breaks, call, chat_server, chunk, end, garbles, says, status, stops, text
 from .conversation import answer, context, listen, partial, result, split, user
+from .wire import Answer
 
 BASH = ToolSpec(
     "bash", "Run a command.", {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
@@ -93,7 +94,7 @@ def test_a_delta_is_yielded_before_the_answer_is_over() -> None:
 
 
 def test_usage_counts_cached_tokens_as_input() -> None:
-    assert reply(HI, says(*text("x"), *end()))[1].usage == Usage(input=12, output=5, cached=8)
+    assert reply(HI, says(*text("x"), *end()))[1].usage == Usage(input=12, output=5, cached=8, unpriced=17)
 
 
 def test_parallel_calls_with_split_arguments_are_put_together() -> None:

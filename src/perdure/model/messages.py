@@ -20,6 +20,7 @@ from perdure.model.stream import AssistantMessage, Context, Delta, Final, ToolMe
 from perdure.record.parts import Blob, Part, Text, Thinking, ToolCall, Usage
 
 _STOPS = {"stop": "stop", "tool_call": "tool_calls", "length": "length", "content_filter": "refused"}
+_SIGNS_ALONE = "anthropic:"
 _TEXTUAL = ("application/json", "application/xml", "application/yaml", "application/toml")
 
 
@@ -94,8 +95,10 @@ def _rebuilt(part: Part, signer: str | None) -> Iterator[pai.ModelResponsePart]:
         yield pai.TextPart(part.text)
     elif isinstance(part, ToolCall):
         yield pai.ToolCallPart(part.tool, part.args if part.raw is None else part.raw, tool_call_id=part.id)
-    elif isinstance(part, Thinking) and part.signature and signer:
-        yield pai.ThinkingPart(part.text, signature=part.signature, provider_name=signer.partition(":")[0])
+    elif isinstance(part, Thinking) and part.signature and signer and signer.startswith(_SIGNS_ALONE):
+        # A signature of another provider is good only beside ids and details that the parts do not hold.
+        id = "redacted_thinking" if part.redacted else None
+        yield pai.ThinkingPart(part.text, id=id, signature=part.signature, provider_name=signer.partition(":")[0])
 
 
 # ---- inward ----------------------------------------------------------------------------------------------------------------
@@ -119,23 +122,40 @@ def delta_of(event: pai.ModelResponseStreamEvent) -> Delta | None:
     return None
 
 
-def final_of(response: pai.ModelResponse) -> Final:
+def final_of(response: pai.ModelResponse, *, priced: bool) -> Final:
+    """The answer in our words. `priced` says that the price list of the model's vendor holds for it."""
     parts = tuple(part for given in response.parts for part in _neutral(given))
     stop: Any = _STOPS.get(response.finish_reason or "", "other")
     if stop == "stop" and any(isinstance(part, ToolCall) for part in parts):
         stop = "tool_calls"
     (extra,) = pai.ModelMessagesTypeAdapter.dump_python([response], mode="json", exclude_none=True, exclude={0: {"usage"}})
-    # pydantic-ai counts cached tokens as input for every provider.
-    usage = Usage(response.usage.input_tokens, response.usage.output_tokens, response.usage.cache_read_tokens)
-    return Final(parts, usage, stop, extra)
+    return Final(parts, _usage(response, priced), stop, extra)
+
+
+def _usage(response: pai.ModelResponse, priced: bool) -> Usage:
+    """What it took. pydantic-ai counts cached tokens as input for every provider."""
+    used = response.usage
+    cost_usd = _cost_usd(response) if priced else None
+    unpriced = used.input_tokens + used.output_tokens if cost_usd is None else 0
+    return Usage(
+        used.input_tokens, used.output_tokens, used.cache_read_tokens, used.cache_write_tokens, cost_usd or 0.0, unpriced
+    )
+
+
+def _cost_usd(response: pai.ModelResponse) -> float | None:
+    """By the price list that comes with pydantic-ai (`genai-prices`); None for a model that it does not know. Asks nobody."""
+    try:
+        return float(response.cost().total_price)
+    except (LookupError, ValueError, AssertionError):
+        return None
 
 
 def _neutral(part: pai.ModelResponsePart) -> Iterator[Part]:
     match part:
         case pai.TextPart(content=text) if text:
             yield Text(text)
-        case pai.ThinkingPart(content=text, signature=signature) if text or signature:
-            yield Thinking(text, signature)
+        case pai.ThinkingPart(id=id, content=text, signature=signature) if text or signature:
+            yield Thinking(text, signature, redacted=id == "redacted_thinking")
         case pai.ToolCallPart():
             yield _call(part)
 

@@ -7,10 +7,9 @@ each attempt is a record of ours.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from pydantic_ai import messages as pai
@@ -18,7 +17,6 @@ from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model as Adapter
 from pydantic_ai.models import ModelRequestParameters, infer_model
-from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.settings import ModelSettings
 
@@ -28,8 +26,8 @@ from perdure.model.messages import delta_of, final_of, messages_of, parameters_o
 from perdure.model.stream import Context, Delta, Final, Refused, Request, Retryable
 from perdure.record.errors import UsageError
 
-_OURS = frozenset({"attempt"})
-"""Options that are the driver's, not the provider's."""
+_OURS = frozenset({"attempt", "cache_key", "thinking"})
+"""Options that are the driver's words, not pydantic-ai's settings."""
 
 
 AdapterFor = Callable[[Sequence[pai.ModelMessage]], Adapter]
@@ -46,22 +44,43 @@ class _Payload(Struct, frozen=True):
 class ProviderModel:
     """The model `name`, asked through pydantic-ai's adapters.
 
-    `context.options` are pydantic-ai's model settings (`max_tokens`, `temperature`, `thinking`, …). `key` says what authorises requests and
-    `server` where they go, if that was chosen; both for messages to people. `cache` asks for cache marks where a provider needs them.
+    `context.options` are pydantic-ai's model settings (`max_tokens`, `temperature`, …), `thinking` as in `catalog.THINKING`, and `cache_key`, the
+    same for all requests that begin alike. `key` says what authorises requests and `server` where they go, if that was chosen; both for
+    messages to people, and a chosen server's prices are not known. `cache` asks for cache marks where a provider needs them,
+    `cache_key_setting` names where it wants the key; `settings` are always the same.
     """
 
-    def __init__(self, name: str, adapter_for: AdapterFor, *, key: str, server: str | None = None, cache: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        adapter_for: AdapterFor,
+        *,
+        key: str,
+        server: str | None = None,
+        cache: bool = True,
+        cache_key_setting: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self.name = name
         self._adapter_for = adapter_for
         self._key = key
         self._label = f"{name} at {server}" if server else name
-        self._cache = cache
+        self._priced = server is None
+        self._settings = {"cache": cache, **(settings or {})}
+        self._cache_key_setting = cache_key_setting
 
     def prepare(self, context: Context) -> Request:
-        options = {name: value for name, value in context.options.items() if name not in _OURS}
-        settings = ModelSettings(**{"cache": self._cache, **options})  # type: ignore[typeddict-item]
         messages = messages_of(context, self.name)
+        settings = self._settings_for(context.options)
         return Request(context, _Payload(self._adapter_for(messages), messages, parameters_of(context.tools), settings))
+
+    def _settings_for(self, options: Mapping[str, Any]) -> ModelSettings:
+        settings = {**self._settings, **{name: value for name, value in options.items() if name not in _OURS}}
+        if (thinking := options.get("thinking")) is not None:
+            settings["thinking"] = False if thinking == "off" else thinking
+        if self._cache_key_setting and (cache_key := options.get("cache_key")):
+            settings[self._cache_key_setting] = cache_key
+        return cast(ModelSettings, settings)
 
     def stream(self, request: Request, deadline_s: float) -> AbstractAsyncContextManager[AsyncIterator[Delta | Final]]:
         return within(deadline_s, self._events(request.payload))
@@ -87,47 +106,12 @@ class ProviderModel:
     def _final(self, response: pai.ModelResponse) -> Final:
         if response.finish_reason in (None, "error"):
             raise Retryable(f"{self._label}: the answer was cut: it ended without a reason to stop")
-        final = final_of(response)
+        final = final_of(response, priced=self._priced)
         if final.stop == "refused" and not final.parts:
             raise Refused(
                 f"{self._label} refused to answer: {(response.provider_details or {}).get('refusal', 'content filter')}"
             )
         return final
-
-
-def openai(name: str, model: str, *, key: str | None, base_url: str | None) -> ProviderModel:
-    """`model` of OpenAI, or of a server that speaks its chat completions at `base_url`, which may need no key."""
-    try:
-        from openai import AsyncOpenAI
-        from pydantic_ai.models.openai import OpenAIChatModel
-        from pydantic_ai.providers.openai import OpenAIProvider
-    except ImportError as error:
-        raise _package_missing(name, "openai", error) from error
-    # A connection lasts for one attempt: a session that waits holds no socket, and the handshake is little beside an answer.
-    client = AsyncOpenAI(base_url=base_url, api_key=key or "none", max_retries=0, default_headers={"Connection": "close"})
-
-    @cache
-    def adapter(thinking_field: str | None) -> Adapter:
-        profile = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
-        if thinking_field:
-            profile["openai_chat_thinking_field"] = thinking_field
-            profile["openai_chat_send_back_thinking_parts"] = "field"
-        return OpenAIChatModel(model, provider=OpenAIProvider(openai_client=client), profile=profile)
-
-    def adapter_for(messages: Sequence[pai.ModelMessage]) -> Adapter:
-        return adapter(_thinking_field(messages))
-
-    return ProviderModel(name, adapter_for, key="OPENAI_API_KEY", server=base_url, cache=not base_url)
-
-
-def _thinking_field(messages: Sequence[pai.ModelMessage]) -> str | None:
-    """Where the server put its first thinking, outside the standard; thinking goes back there.
-
-    Left to find it out by itself, pydantic-ai adds the empty field to earlier messages and drops it again, and the prefix is not stable.
-    """
-    parts = (part for message in messages if isinstance(message, pai.ModelResponse) for part in message.parts)
-    fields = (part.id for part in parts if isinstance(part, pai.ThinkingPart) and part.id and part.provider_name == "openai")
-    return next((field for field in fields if field != "content"), None)
 
 
 def known(name: str, provider: str) -> ProviderModel | None:
@@ -137,7 +121,7 @@ def known(name: str, provider: str) -> ProviderModel | None:
     except ValueError:
         return None
     except ImportError as error:
-        raise _package_missing(name, provider, error) from error
+        raise package_missing(name, provider, error) from error
     try:
         adapter = infer_model(name)
     except UserError as error:
@@ -155,7 +139,7 @@ def _unusable(name: str, error: UserError) -> UsageError:
     return UsageError(f"{name} can't be used: {error.message}")
 
 
-def _package_missing(name: str, provider: str, error: ImportError) -> UsageError:
-    package = f"perdure[{provider}]" if provider in ("openai", "anthropic") else f"pydantic-ai-slim[{provider}]"
+def package_missing(name: str, provider: str, error: ImportError) -> UsageError:
+    package = f"perdure[{provider}]" if provider in ("openai", "anthropic", "google") else f"pydantic-ai-slim[{provider}]"
     which = f" ({error.name})" if error.name else ""  # without a name it is pydantic-ai's own advice
     return UsageError(f"{name} needs a package that is not installed{which}: pip install '{package}'")

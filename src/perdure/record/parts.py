@@ -19,8 +19,11 @@ class Text(Struct, frozen=True, tag="text"):
 
 
 class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
+    """`redacted`: the provider shows none of it, and `signature` is all of it, sealed."""
+
     text: str
     signature: str | None = None
+    redacted: bool = False
 
 
 class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
@@ -45,14 +48,27 @@ Part = Text | Thinking | ToolCall | Blob
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """Tokens of one request. `input` includes the cached ones."""
+    """Tokens. `input` includes those read from the provider's cache (`cached`) and those written to it (`written`).
+
+    `cost_usd` is by the price list of the day of each request; `unpriced` counts the tokens for which there was none.
+    """
 
     input: int = 0
     output: int = 0
     cached: int = 0
+    written: int = 0
+    cost_usd: float = 0.0
+    unpriced: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(self.input + other.input, self.output + other.output, self.cached + other.cached)
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.written + other.written,
+            self.cost_usd + other.cost_usd,
+            self.unpriced + other.unpriced,
+        )
 
     @property
     def total(self) -> int:

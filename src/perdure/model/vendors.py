@@ -1,0 +1,115 @@
+"""The providers whose clients we make ourselves: no retries of their own, an address where one was given, a connection for each attempt.
+
+A connection lasts for one attempt: a session that waits holds no socket, and the handshake is little beside an answer. A server that is not the
+vendor's own may need no key, has no prices, and is asked for nothing that only the vendor knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from pydantic_ai import messages as pai
+from pydantic_ai.models import Model as Adapter
+
+from perdure.model.providers import ProviderModel, package_missing
+
+CLOSING = {"Connection": "close"}
+NO_KEY = "none"
+CONNECT_S = 20.0
+SILENCE_S = 600.0
+"""How long a provider may be silent within an attempt."""
+
+
+def openai(name: str, model: str, *, key: str | None, key_name: str, base_url: str | None) -> ProviderModel:
+    """`model` of OpenAI, or of a server that speaks its chat completions at `base_url`."""
+    try:
+        from pydantic_ai.models.openai import OpenAIChatModel
+        from pydantic_ai.profiles.openai import OpenAIModelProfile
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        client = _openai_client(key, base_url)
+    except ImportError as error:
+        raise package_missing(name, "openai", error) from error
+
+    @cache
+    def adapter(thinking_field: str | None) -> Adapter:
+        profile = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
+        if thinking_field:
+            profile["openai_chat_thinking_field"] = thinking_field
+            profile["openai_chat_send_back_thinking_parts"] = "field"
+        return OpenAIChatModel(model, provider=OpenAIProvider(openai_client=client), profile=profile)
+
+    def adapter_for(messages: Sequence[pai.ModelMessage]) -> Adapter:
+        return adapter(_thinking_field(messages))
+
+    key_setting = None if base_url else "openai_prompt_cache_key"
+    return ProviderModel(name, adapter_for, key=key_name, server=base_url, cache=not base_url, cache_key_setting=key_setting)
+
+
+def openai_responses(name: str, model: str, *, key: str | None, key_name: str, base_url: str | None) -> ProviderModel:
+    """`model` by OpenAI's Responses API. Nothing is stored there: reasoning comes back encrypted, and each request holds all."""
+    try:
+        from pydantic_ai.models.openai import OpenAIResponsesModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        client = _openai_client(key, base_url)
+    except ImportError as error:
+        raise package_missing(name, "openai", error) from error
+    adapter = OpenAIResponsesModel(model, provider=OpenAIProvider(openai_client=client))
+    key_setting = None if base_url else "openai_prompt_cache_key"
+    settings = {"openai_store": False}
+    return ProviderModel(name, lambda _: adapter, key=key_name, server=base_url, cache_key_setting=key_setting, settings=settings)
+
+
+def anthropic(name: str, model: str, *, key: str | None, key_name: str, base_url: str | None) -> ProviderModel:
+    """`model` of Anthropic, or of a server that speaks its messages API at `base_url`.
+
+    Cache marks stand on the tools, the system text and the conversation's end; the last one by itself at Anthropic, as a mark on the last
+    block elsewhere.
+    """
+    try:
+        from anthropic import AsyncAnthropic
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.profiles.anthropic import AnthropicModelProfile
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+    except ImportError as error:
+        raise package_missing(name, "anthropic", error) from error
+    client = AsyncAnthropic(base_url=base_url, api_key=key or NO_KEY, max_retries=0, default_headers=CLOSING)
+    profile = AnthropicModelProfile(supports_auto_cache=False) if base_url else None
+    adapter = AnthropicModel(model, provider=AnthropicProvider(anthropic_client=client), profile=profile)
+    return ProviderModel(name, lambda _: adapter, key=key_name, server=base_url)
+
+
+def google(name: str, model: str, *, key: str | None, key_name: str, base_url: str | None) -> ProviderModel:
+    """`model` of the Gemini API, or of a server that speaks it at `base_url`. It finds equal beginnings by itself: there are no marks."""
+    try:
+        import httpx2
+        from google.genai.types import HttpRetryOptions
+        from pydantic_ai.models.google import GoogleModel
+        from pydantic_ai.providers.google import GoogleProvider
+    except ImportError as error:
+        raise package_missing(name, "google", error) from error
+    client = httpx2.AsyncClient(headers=CLOSING, timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_S))
+    provider = GoogleProvider(
+        api_key=key or NO_KEY, base_url=base_url, http_client=client, retry_options=HttpRetryOptions(attempts=1)
+    )
+    adapter = GoogleModel(model, provider=provider)
+    return ProviderModel(name, lambda _: adapter, key=key_name, server=base_url)
+
+
+def _openai_client(key: str | None, base_url: str | None) -> Any:
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(base_url=base_url, api_key=key or NO_KEY, max_retries=0, default_headers=CLOSING)
+
+
+def _thinking_field(messages: Sequence[pai.ModelMessage]) -> str | None:
+    """Where the server put its first thinking, outside the standard; thinking goes back there.
+
+    Left to find it out by itself, pydantic-ai adds the empty field to earlier messages and drops it again, and the prefix is not stable.
+    """
+    parts = (part for message in messages if isinstance(message, pai.ModelResponse) for part in message.parts)
+    fields = (part.id for part in parts if isinstance(part, pai.ThinkingPart) and part.id and part.provider_name == "openai")
+    return next((field for field in fields if field != "content"), None)
