@@ -7,11 +7,13 @@ log that all share. People have a folder for each thing they do, and now and the
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.chaos import people
 from perdure.chaos.effects import Effect, Folder, Link, Many, Mode, Move, Put, Remove
@@ -30,6 +32,7 @@ TURN = "Turn"
 SPARE_TURNS = 24
 PEOPLE_PART = 1 / 3
 GIT_PART = 1 / 5
+DUEL_PART = 1 / 5
 BIG_BYTES = (100_000, 300_000, 1_300_000)
 REACH = {"driver": 70, "spaced": 150}
 """So many steps the session takes at most, about; and so many a recovery."""
@@ -106,11 +109,30 @@ class Call(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """An instant inside a process to do something at: its n-th step of those that `perdure.spaced.steps` names."""
+    """An instant inside a process to do something at: its n-th step, or its n-th of a name (`perdure.spaced.steps`)."""
 
     role: Literal["driver", "spaced"]
-    n: int
+    at: int | str
     action: str
+
+
+class Duel(Struct, frozen=True):
+    """A driver is frozen when it has committed that its n-th command starts, and has not asked for it yet; another one takes over.
+
+    It is thawed when the other one has gone on for `pause_s` (`late`), or while that one is about to raise the fence (`between`), and the fence then
+    meets a command that has run for `pause_s`.
+    """
+
+    kind: Literal["late", "between"]
+    nth: int
+    pause_s: float
+
+    @property
+    def frozen(self) -> Step:
+        return Step("driver", f"op.before.bash@{self.nth}", "stop")
+
+
+FENCING = Step("driver", "recover.announced@1", "stop")
 
 
 class Life(Struct, frozen=True):
@@ -118,6 +140,7 @@ class Life(Struct, frozen=True):
 
     step: Step | None
     acts: tuple[tuple[float, Act], ...]
+    duel: Duel | None = None
     drop_state: bool = False
     people_before: int = 0
     rested: bool = False
@@ -182,9 +205,10 @@ def make(seed: int, space: Space, capture: str | None, calls: int) -> Plan:
     git = rng.random() < GIT_PART
     drawn = rng.choice(("auto", "scan", "watch", "strict"))
     with_people = rng.random() < PEOPLE_PART
-    turns, said = _script(rng, calls, space, git)
+    duel = _duel(rng) if rng.random() < DUEL_PART else None
+    turns, said = _script(rng, calls, space, git, duel.nth if duel else 0)
     deeds = people.draw(rng, calls) if with_people else ()
-    lives = _lives(rng, bool(deeds))
+    lives = _lives(rng, bool(deeds), duel)
     return Plan(seed, space, capture or drawn, git, turns, said, lives, deeds)
 
 
@@ -192,14 +216,20 @@ def make(seed: int, space: Space, capture: str | None, calls: int) -> Plan:
 
 
 def _script(
-    rng: random.Random, count: int, space: Space, git: bool
+    rng: random.Random, count: int, space: Space, git: bool, contested: int
 ) -> tuple[tuple[tuple[Call, ...], ...], tuple[dict[str, Any], ...]]:
+    """`contested` is the number, from 1, of the command that drivers will meet at: it is slow, and leaves something running."""
     turns: list[tuple[Call, ...]] = []
     said: list[dict[str, Any]] = []
     index = 0
+    calls = [_call(rng, index, space, git) for index in range(count)]
+    commands = [call.index for call in calls if call.tool == "bash"]
+    if contested and len(commands) >= contested:
+        at = commands[contested - 1]
+        calls[at] = _command(rng, at, space, git, ("daemon", "slow"))
     while index < count:
         size = min(rng.choice((1, 1, 1, 2, 3)), count - index)
-        turns.append(tuple(_call(rng, index + n, space, git) for n in range(size)))
+        turns.append(tuple(calls[index : index + size]))
         said.append({"text": f"{TURN} {len(turns)}. " + "word " * 20, **_streamed(rng)})
         index += size
     return tuple(turns), tuple(said)
@@ -243,9 +273,12 @@ def _call(rng: random.Random, index: int, space: Space, git: bool) -> Call:
             return _command(rng, index, space, git)
 
 
-def _command(rng: random.Random, index: int, space: Space, git: bool) -> Call:
+KINDS = ("put", "slow", "move", "remove", "many", "big", "link", "mode", "daemon", "chatty")
+
+
+def _command(rng: random.Random, index: int, space: Space, git: bool, kinds: Sequence[str] = ()) -> Call:
     at = f"c{index}"
-    kinds = rng.sample(("put", "slow", "move", "remove", "many", "big", "link", "mode", "daemon", "chatty"), rng.randint(1, 3))
+    kinds = kinds or rng.sample(KINDS, rng.randint(1, 3))
     pieces: list[str] = []
     effects: list[Effect] = []
     for kind in kinds:
@@ -305,9 +338,15 @@ def _piece(rng: random.Random, kind: str, at: str) -> tuple[Effect | str, ...]:
 # ---- the violence ------------------------------------------------------------------------------------------------------------
 
 
-def _lives(rng: random.Random, with_people: bool) -> tuple[Life, ...]:
+def _duel(rng: random.Random) -> Duel:
+    kind: Literal["late", "between"] = rng.choice(("late", "between"))
+    return Duel(kind, rng.randint(1, 2), round(rng.uniform(0.2, 1.0) if kind == "late" else rng.uniform(0.02, 0.2), 3))
+
+
+def _lives(rng: random.Random, with_people: bool, duel: Duel | None) -> tuple[Life, ...]:
     rested = rng.randint(0, 2) if with_people and rng.random() < 0.4 else -1
-    return tuple(_life(rng, n, with_people, n == rested) for n in range(rng.randint(2, 4)))
+    first, *others = (_life(rng, n, with_people, n == rested) for n in range(rng.randint(2, 4)))
+    return replace(first, duel=duel, step=None) if duel else first, *others
 
 
 def _life(rng: random.Random, n: int, with_people: bool, rested: bool) -> Life:
@@ -324,4 +363,10 @@ def _life(rng: random.Random, n: int, with_people: bool, rested: bool) -> Life:
         acts.insert(rng.randint(0, len(acts)), (round(rng.uniform(0, 0.1), 3), "people"))
     drop_state = n > 0 and rng.random() < 0.08
     people_before = rng.randint(0, 2) if with_people and (n > 0 or rested) else 0
-    return Life(step, tuple(acts), drop_state, max(people_before, int(rested)), rested and n > 0)
+    return Life(
+        step,
+        tuple(acts),
+        drop_state=drop_state,
+        people_before=max(people_before, int(rested)),
+        rested=rested and n > 0,
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from perdure.chaos import people
 from perdure.chaos.people import Done
-from perdure.chaos.plan import TURN, Act, Life, Step
+from perdure.chaos.plan import FENCING, TURN, Act, Duel, Life, Step
 from perdure.chaos.world import FIRST, SESSION, HangingError, Started, World, command_of, wait_for
 from perdure.log.sqlite import SqliteStore
 from perdure.log.store import SessionRow
@@ -84,15 +84,33 @@ class Violence:
             wait_for(lambda: time.time() > self._last_alive_s + WINDOW_S, "the end of the window", 10.0)
         for _ in range(life.people_before):
             self._people()
-        self._drive(life.step)
-        if life.step is not None:
-            self._await_step(life.step)
+        if life.duel is not None:
+            self._duel(life.duel)
+        else:
+            self._drive(life.step)
+            if life.step is not None:
+                self._await_step(life.step)
         for pause_s, act in life.acts:
             self._pause(pause_s)
             self._act(act)
         for started in self.world.alive():
             self._kill(started)
         self._last_alive_s = time.time()
+
+    def _duel(self, duel: Duel) -> None:
+        first = self._drive(duel.frozen)
+        if not self._await_step(duel.frozen):
+            return
+        if duel.kind == "late":
+            second = self.world.start("resume", SESSION, "--take")
+            with contextlib.suppress(HangingError):
+                self.world.finish(second, duel.pause_s)
+        else:
+            self.world.start("resume", SESSION, "--take", step=FENCING)
+            if self._await_step(FENCING):
+                self.world.thaw(first)
+                self._pause(duel.pause_s)
+        self.world.thaw()
 
     def _drive(self, step: Step | None) -> Started:
         """A driver: the first makes the session and says what is to be done, until that is known to be stored."""
@@ -126,28 +144,29 @@ class Violence:
             return None
         return asyncio.run(_row(self.world))
 
-    def _await_step(self, step: Step) -> None:
-        """Until it was come to; a stopped supervisor is stopped from outside, as PID 1 can't do it itself."""
+    def _await_step(self, step: Step) -> bool:
+        """Until it was come to, and whether it was; a stopped supervisor is stopped from outside, as PID 1 can't do it itself."""
         traced = self.world.living[-1].steps if self.world.living else None
         if traced is None:
-            return
+            return False
         fired = traced.with_name(f"{traced.name}.fired")
         started = self.world.living[-1]
         with contextlib.suppress(HangingError):
             wait_for(lambda: fired.exists() or self.world.status(started) is not None, "the step", STEP_S)
         if not fired.exists():
-            return
+            return False
         if step.action == "kill":
             self.happened.kills += 1
             if step.role == "spaced":
                 self.happened.deaths_ns.append(time.time_ns())
-            return
+            return True
         self.happened.stops += 1
         if step.role == "spaced":
             self._stop_supervisor()
             traced.with_name(f"{traced.name}.go").touch()
         elif started in self.world.living:
             self.world.send(started, signal.SIGSTOP)
+        return True
 
     def _pause(self, pause_s: float) -> None:
         until = time.monotonic() + pause_s

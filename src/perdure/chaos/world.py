@@ -100,7 +100,7 @@ class World:
         inside = step is not None and step.role == "spaced" and self.plan.space == "sandbox"
         traced = (self.state_folder if inside else self.folder) / name
         told = f"{sandbox.STATE}/{name}" if inside else traced
-        return traced, f"{step.role}:{step.n}:{step.action}:{told}" if step else ""
+        return traced, f"{step.role}:{step.at}:{step.action}:{told}" if step else ""
 
     def hold_lock(self) -> Started:
         return self.start(HOLD)
@@ -186,14 +186,15 @@ class World:
             os.close(pidfd)
         return True
 
-    def thaw(self) -> None:
-        """Whatever was stopped goes on."""
-        for pidfd, what in self._stopped:
+    def thaw(self, of: Started | None = None) -> None:
+        """Whatever was stopped goes on, or only what was stopped of one process of the command line."""
+        chosen = [item for item in self._stopped if of is None or item[1] == of.name]
+        self._stopped = [item for item in self._stopped if item not in chosen]
+        for pidfd, what in chosen:
             self.note(f"SIGCONT to {what}")
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
             os.close(pidfd)
-        self._stopped.clear()
 
     def disarm(self) -> None:
         """Nothing is to happen at a step any more: what was asked of a supervisor may lie ahead of it still, at its end."""

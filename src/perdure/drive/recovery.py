@@ -15,7 +15,7 @@ import time
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.drive import told
+from perdure.drive import excluding, told
 from perdure.drive.decide import Adopt, Decision, Evidence, Known, Start, Stay, Undo, Unknown, classify, decide
 from perdure.drive.events import Emit, Notice
 from perdure.drive.journal import Journal
@@ -77,6 +77,7 @@ class Recovery:
         self._record_opening(opened)
         open_calls = [call for call in self._journal.view.calls.values() if call.started and not opens_thread(call)]
         adopt = await self._announce(open_calls)
+        step("recover.announced")
         fenced = await self._site.space.fence(self._journal.grant.epoch, adopt)
         step("recover.fenced")
         survivors = (*opened.survivors, *fenced.survivors)
@@ -85,10 +86,12 @@ class Recovery:
             raise Waits(
                 "survivors", f"processes of the last supervisor may still run: {names}; end them, or `perdure resume --accept`"
             )
+        await excluding.hold(self._journal, self._site)
         found = await self._evidence(open_calls)
         for item in found:
             await self._carry_out(item)
         if not any(isinstance(item.decision, Adopt) for item in found):
+            await excluding.renew(self._journal, self._site, self._emit)
             await self._compare()
         await self._journal.flush()
         step("recover.end")

@@ -1,7 +1,8 @@
 """Named instants, so that a test can stop a process at every one of them.
 
 `step(name)` costs one comparison where nobody listens. With `PERDURE_STEPS=<role>:<n>:<action>:<file>` in the environment, a process of that role
-appends `<role> <n> <name>` to the file at each step, and at its n-th (from 1) does the action once: `kill` (SIGKILL; PID 1 of a
+appends `<role> <n> <name>` to the file at each step, and at its n-th (from 1) does the action once; `<name>@<n>`, with a dot for each colon of the name, counts
+the steps of that name alone. The actions: `kill` (SIGKILL; PID 1 of a
 namespace can't be killed from inside and leaves by `_exit`, which is as sudden), `stop` (SIGSTOP) or `trace` (nothing).
 The file `<file>.fired` marks that the action was taken, so that a successor process lives on. PID 1 can't be stopped from inside either: it stays at
 the step until the file `<file>.go` is there, so that a test may stop it from outside meanwhile.
@@ -29,7 +30,13 @@ def listen(role: str) -> None:
     if not setting:
         return
     wanted, at, action, path = setting.split(":", 3)
-    counter = itertools.count(1)
+    named, _, nth = at.rpartition("@")
+    counter, counter_of_name = itertools.count(1), itertools.count(1)
+
+    def due(name: str, count: int) -> bool:
+        if not named:
+            return count == int(nth)
+        return name.replace(":", ".") == named and next(counter_of_name) == int(nth)
 
     def hook(name: str) -> None:
         count = next(counter)  # many threads take steps; no number may be skipped
@@ -38,7 +45,7 @@ def listen(role: str) -> None:
             os.write(fd, ("%s %d %s\n" % (role, count, name)).encode())
         finally:
             os.close(fd)
-        if role == wanted and count == int(at) and action != "trace":
+        if role == wanted and due(name, count) and action != "trace":
             _fire(path + ".fired", action)
 
     _hook = hook
