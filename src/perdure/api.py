@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ from perdure.engine import collecting, embedded, removing
 from perdure.engine.collecting import Collected
 from perdure.engine.home import DEFAULT_BUDGET, Home
 from perdure.log.store import Admission, Receipt, SessionRow
+from perdure.model.catalog import check_options
 from perdure.program.builtin import BUILTIN
 from perdure.program.tools import Tool, from_function
 from perdure.record import records as r
@@ -83,7 +84,7 @@ class Opened:
         id: str | None = None,
         *,
         directory: str | os.PathLike[str] | None = None,
-        model: str | None = None,
+        model: str | Sequence[str] | None = None,
         tools: Iterable[Tool | Callable[..., Any]] | None = None,
         model_options: dict[str, Any] | None = None,
         space: str = "host",
@@ -96,6 +97,8 @@ class Opened:
         session_budget: Budget = Budget(),
     ) -> Session:
         """With a model and a directory a new session (named `id`, if given); else the one that `id` (or a unique prefix) or the directory names.
+
+        Of several models the first is asked first, the next where it gives no answer.
 
         A `space` of kind `sandbox` has no network without `network`, and of other directories only `binds`, to read.
         `capture` is how the workspace is looked at after a call: `watch` by events, `scan` at everything, `strict` by events and before each
@@ -196,11 +199,19 @@ class Session:
         body = r.AbortRequested(submission, by, reason)
         return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
 
-    async def use_model(self, model: str) -> Receipt:
-        """Let this model answer from the next turn on. UsageError if there is no such model, or its key or package is missing."""
+    async def use_model(self, model: str | Sequence[str]) -> Receipt:
+        """Let this model answer from the next turn on, or of several the first that gives an answer. UsageError if there is no such model, or its key
+        or package is missing."""
         created = (await self.state()).session.created
         assert created is not None
-        body = r.SettingsChanged(model=self.home.checked(model, created.model_options))
+        first, *fallbacks = self.home.checked(model, created.model_options, created.model)
+        body = r.SettingsChanged(model=first, fallbacks=tuple(fallbacks))
+        return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
+
+    async def use_thinking(self, thinking: str) -> Receipt:
+        """How much models are to think from the next turn on: `off`, `low`, `medium` or `high`. UsageError for another word."""
+        check_options({"thinking": thinking})
+        body = r.SettingsChanged(thinking=thinking)
         return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
 
     async def answer(self, wait: str, answer: str) -> Receipt:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.model.catalog import names_of, resolve
+from perdure.model.catalog import model_names, resolve
 from perdure.model.scripted import Scripted
 from perdure.model.stream import Context, Model
 from perdure.record.errors import UsageError
@@ -106,12 +106,12 @@ def test_no_vendors_client_retries_by_itself(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_a_list_of_models_is_parted_before_a_provider(given: Any, names: tuple[str, ...]) -> None:
-    assert names_of(given) == names
+    assert model_names(given) == names
 
 
 def test_a_model_is_named_once() -> None:
     with pytest.raises(UsageError, match="openai:a is named twice"):
-        names_of("openai:a,openai:b,openai:a")
+        model_names("openai:a,openai:b,openai:a")
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,12 @@ def test_the_request_holds_system_tools_and_options_and_the_key() -> None:
     assert "authorization: bearer sk-test" in server.heads[0].lower()
 
 
+@pytest.mark.parametrize(("thinking", "effort"), [("off", "none"), ("low", "low"), ("high", "high")])
+def test_a_server_of_ones_own_is_told_how_much_to_think(thinking: str, effort: str) -> None:
+    asked = context(user("hi"), options={"thinking": thinking})
+    assert reply(asked, says(*text("x"), *end()))[2].sent()["reasoning_effort"] == effort
+
+
 def test_images_go_out_as_their_bytes_and_text_files_as_text() -> None:
     message = UserMessage(
         (Text("see"), Blob("d1", 4, "image/png"), Blob("d2", 3, "text/plain", "a.txt"), Blob("d3", 9, "video/mp4", "b.mp4"))

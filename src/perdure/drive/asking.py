@@ -1,7 +1,7 @@
 """Asking the model: one attempt at a turn's request, streamed, and what its end means.
 
 Text is stored before it is shown (`LiveText`), so after any crash the next attempt knows what people have already read and goes on from there. A
-failure is a fact with the time of the next try; attempts are counted in the log, so no restart resets them.
+failure is a fact with the time of the next try, and with the model that is asked then; attempts are counted in the log, so no restart resets them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Asking:
                 system=self._system(),
                 tools=self._tools.specs,
                 blobs=await self._needed(transcript),
-                options={"attempt": turn.attempts},
+                options={**turn.options, "attempt": turn.attempts, "cache_key": self._journal.state.session.log_id},
             )
         )
         writer = self._live.writer(self._journal.grant.session, thread.name, turn.n, turn.attempts)
@@ -177,16 +177,36 @@ class Asking:
         retry_at = None
         if isinstance(error, Retryable) and turn.failures + 1 < MODEL_TRIES:
             retry_at = self._journal.clock() + _pause_s(turn.failures, error.after_s)
-        kept = partial if retry_at is not None else ""
-        body = r.ModelFailed(turn.n, turn.attempts, _failure(error), str(error), error.status, retry_at, kept, usage or Usage())
+        following = "" if retry_at is not None else self._following(turn, error)
+        if following:
+            retry_at = self._journal.clock()
+        body = r.ModelFailed(
+            turn.n,
+            turn.attempts,
+            _failure(error),
+            str(error),
+            error.status,
+            retry_at,
+            partial if retry_at is not None else "",
+            usage or Usage(),
+            turn.model,
+            following,
+        )
         self._journal.fact(Draft(body, thread.name, turn.started_seq))
+
+    def _following(self, turn: Turn, error: ModelError) -> str:
+        """Who is asked instead of a model that gives nothing. What is too long or refused is a matter of the request, and goes to nobody else."""
+        session = self._journal.state.session
+        models = (session.model, *session.fallbacks)
+        if isinstance(error, Overflow | Refused) or turn.model not in models:
+            return ""
+        return next(iter(models[models.index(turn.model) + 1 :]), "")
 
     async def _cut(self, thread: Thread, turn: Turn, reason: str) -> None:
         """Aborted, or out of time: what people have read stays in the transcript."""
         partial = await self.partial(thread, turn)
-        self._journal.fact(
-            Draft(r.ModelFailed(turn.n, turn.attempts, "cut", reason, partial=partial), thread.name, turn.started_seq)
-        )
+        body = r.ModelFailed(turn.n, turn.attempts, "cut", reason, partial=partial, model=turn.model)
+        self._journal.fact(Draft(body, thread.name, turn.started_seq))
 
     async def partial(self, thread: Thread, turn: Turn) -> str:
         """Text of the turn's newest attempt that may be continued: not blank, and without a call begun."""

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from perdure.engine.hosting import Hosting
 from perdure.log.live import LiveText
 from perdure.log.sqlite import SqliteStore
 from perdure.log.store import Binding, Header, SessionRow
-from perdure.model.catalog import resolve
+from perdure.model.catalog import check_options, model_names, resolve
 from perdure.model.stream import Model
 from perdure.program.builtin import BUILTIN
 from perdure.program.tools import Tool, ToolSet, load, names_of
@@ -74,7 +74,7 @@ class Home:
         self,
         directory: str | os.PathLike[str],
         *,
-        model: str,
+        model: str | Sequence[str],
         session: str | None = None,
         model_options: dict[str, Any] | None = None,
         space: str = "host",
@@ -87,11 +87,11 @@ class Home:
         turn_budget: Budget = DEFAULT_BUDGET,
         session_budget: Budget = Budget(),
     ) -> str:
-        """A new session on a directory; its id. Everything that can be wrong is found before anything is stored."""
+        """A new session on a directory; its id. Of several models the first is asked first. Everything that can be wrong is found before anything is stored."""
         root = places.check_root(directory, self.path)
         bound = self.spaces.check(space, custody, root, network=network, binds=binds, capture=capture)
         options = model_options or {}
-        model = self.checked(model, options)
+        models = self.checked(model, options)
         id = _checked(session) if session else _new_id()
         names, tools_digest = _remembered(tuple(tools))
         created = SessionCreated(
@@ -99,7 +99,8 @@ class Home:
             agent="coding",
             program="conversation",
             program_version=1,
-            model=model,
+            model=models[0],
+            fallbacks=models[1:],
             model_options=options,
             space=space,
             network=network,
@@ -115,15 +116,21 @@ class Home:
         header = Header(id, created.log_id, (Draft(created), Draft(r.ThreadOpened("main"), "main", -1)))
         return await self.store.create(header, binding=Binding(id, str(root), stat.st_dev, stat.st_ino, bound))
 
-    def checked(self, model: str, options: Mapping[str, Any]) -> str:
-        """The model's name as a session remembers it: one that can be asked, wherever a later driver starts. Raises UsageError."""
-        if model.startswith("scripted:"):
-            model = f"scripted:{Path(model.partition(':')[2]).expanduser().absolute()}"
-        self.model(model, options)
-        return model
+    def checked(self, model: str | Sequence[str], options: Mapping[str, Any], begun: str | None = None) -> tuple[str, ...]:
+        """The names as a session remembers them: of models that can be asked, wherever a later driver starts. Raises UsageError.
 
-    def model(self, name: str, options: Mapping[str, Any]) -> Model:
-        return resolve(name, base_url=options.get("base_url"))
+        `begun` is the model that the session was made with, if it is not to be made.
+        """
+        names = tuple(_lasting(name) for name in model_names(model))
+        for name in names:
+            self.model(name, options, begun or names[0])
+        check_options(options)
+        return names
+
+    def model(self, name: str, options: Mapping[str, Any], begun: str) -> Model:
+        """A base URL is the address of the provider that the session began with; models of others are asked at their own."""
+        same = name.partition(":")[0] == begun.partition(":")[0]
+        return resolve(name, base_url=options.get("base_url") if same else None)
 
     def models(self, created: SessionCreated) -> Callable[[str], Model]:
         """Models by name, each made once: a script is read, a client opened, when it is first asked for."""
@@ -131,7 +138,7 @@ class Home:
 
         def get(name: str) -> Model:
             if name not in made:
-                made[name] = self.model(name, created.model_options)
+                made[name] = self.model(name, created.model_options, created.model)
             return made[name]
 
         return get
@@ -175,6 +182,11 @@ def _remembered(tools: tuple[Tool, ...]) -> tuple[tuple[str, ...], Digest]:
             "a session can only have built-in tools and importable functions: make a tool with perdure.from_function"
         )
     return names, digest
+
+
+def _lasting(model: str) -> str:
+    kind, _, path = model.partition(":")
+    return f"scripted:{Path(path).expanduser().absolute()}" if kind == "scripted" else model
 
 
 def _new_id() -> str:

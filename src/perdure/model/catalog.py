@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -62,12 +63,22 @@ def resolve(name: str, *, base_url: str | None = None) -> Model:
     raise _unknown(name)
 
 
-def names_of(given: str | Iterable[str]) -> tuple[str, ...]:
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises UsageError for a session's model options that no model could be asked with."""
+    if (thinking := options.get("thinking")) is not None and thinking not in THINKING:
+        raise UsageError(f"a model can't think '{thinking}'; choose one of {', '.join(THINKING)}")
+
+
+def model_names(given: str | Iterable[str]) -> tuple[str, ...]:
     """The models of a list, in the order in which they are to be asked: `A,B`, or several of them. UsageError for one that is named twice."""
     words = (given,) if isinstance(given, str) else tuple(given)
     # A comma parts two names only before a provider: a script's path may hold one.
     names = tuple(name.strip() for word in words for name in re.split(r",(?=\s*[a-z][a-z0-9-]*:)", word))
+    if not names:
+        raise _unknown("")
     for index, name in enumerate(names):
+        if not name:
+            raise _unknown(name)
         if name in names[:index]:
             raise UsageError(f"{name} is named twice in the list of models")
     return names

@@ -36,6 +36,8 @@ def openai(name: str, model: str, *, key: str | None, key_name: str, base_url: s
     @cache
     def adapter(thinking_field: str | None) -> Adapter:
         profile = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
+        if base_url:
+            profile["supports_thinking"] = True  # nobody knows its models: what a person asks for is sent
         if thinking_field:
             profile["openai_chat_thinking_field"] = thinking_field
             profile["openai_chat_send_back_thinking_parts"] = "field"

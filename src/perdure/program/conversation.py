@@ -160,7 +160,9 @@ def _joining(state: State, thread: Thread) -> tuple[Draft, ...]:
 
 
 def _turn(state: State, thread: Thread, submission: Submission) -> Draft:
-    return Draft(r.TurnStarted(thread.turns + 1, submission.id, state.session.model), thread.name)
+    """A thread that fell to another model stays with it until its submission is settled; the next one begins with the first again."""
+    model = thread.standby or state.session.model
+    return Draft(r.TurnStarted(thread.turns + 1, submission.id, model, state.session.options), thread.name)
 
 
 def _give_up(state: State, stop: Stop) -> Settle:

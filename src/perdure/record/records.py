@@ -134,6 +134,7 @@ class SessionCreated(_Body, frozen=True, tag="session_created"):
     turn_budget: Budget = Budget()
     session_budget: Budget = Budget()
     instructions: str = ""
+    fallbacks: tuple[str, ...] = ()
 
 
 class SessionForked(_Body, frozen=True, tag="session_forked"):
@@ -161,9 +162,9 @@ class EpochReleased(_Body, frozen=True, tag="epoch_released"):
 
 
 class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
-    """None leaves a setting as it is. `instructions` are what the workspace's AGENTS.md said when the session began.
+    """None leaves a setting as it is. `instructions` are what the workspace's AGENTS.md said when the session began. `fallbacks` go with `model`.
 
-    `doubted` are foreign tools that said they only read, and changed the workspace.
+    `doubted` are foreign tools that said they only read, and changed the workspace. `exclude` are the rules that leave paths out of the images.
     """
 
     model: str | None = None
@@ -171,6 +172,9 @@ class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
     session_budget: Budget | None = None
     instructions: str | None = None
     doubted: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] | None = None
+    fallbacks: tuple[str, ...] = ()
+    thinking: str | None = None
 
 
 class NoteAdded(_Body, frozen=True, tag="note_added"):
@@ -253,7 +257,7 @@ class ModelResponded(_Body, frozen=True, tag="model_responded"):
 
 
 class ModelFailed(_Body, frozen=True, tag="model_failed"):
-    """`partial` is the text that had been shown: the next attempt continues it."""
+    """`partial` is the text that had been shown: the next attempt continues it. `next_model` is asked instead of `model` from here on."""
 
     turn: int
     attempt: int
@@ -263,6 +267,8 @@ class ModelFailed(_Body, frozen=True, tag="model_failed"):
     retry_at: float | None = None
     partial: str = ""
     usage: Usage = Usage()
+    model: str = ""
+    next_model: str = ""
 
 
 class Compacted(_Body, frozen=True, tag="compacted"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -9,11 +11,15 @@ from perdure.record import records as r
 
 
 class Session(Struct, frozen=True):
-    """`crashes` counts epochs in a row that ended neither in progress nor in a release; `outcome` is the newest settlement's."""
+    """`fallbacks` are asked, in their order, where `model` gives nothing; `options` are the models' own.
+
+    `crashes` counts epochs in a row that ended neither in progress nor in a release; `outcome` is the newest settlement's."""
 
     created: r.SessionCreated | None = None
     log_id: str = ""
     model: str = ""
+    fallbacks: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
     instructions: str | None = None
     turn_budget: r.Budget = r.Budget()
     session_budget: r.Budget = r.Budget()
@@ -23,6 +29,7 @@ class Session(Struct, frozen=True):
     driving: bool = False
     outcome: str = ""
     doubted: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     answers: tuple[r.RecoveryAnswered, ...] = ()
 
     @property
@@ -39,6 +46,8 @@ def reduce(session: Session, stored: r.Stored) -> Session:
                 created=body,
                 log_id=body.log_id,
                 model=body.model,
+                fallbacks=body.fallbacks,
+                options={name: value for name, value in body.model_options.items() if name != "base_url"},
                 turn_budget=body.turn_budget,
                 session_budget=body.session_budget,
             )
@@ -48,10 +57,13 @@ def reduce(session: Session, stored: r.Stored) -> Session:
             return replace(
                 session,
                 model=body.model or session.model,
+                fallbacks=body.fallbacks if body.model else session.fallbacks,
+                options=session.options if body.thinking is None else {**session.options, "thinking": body.thinking},
                 instructions=session.instructions if body.instructions is None else body.instructions,
                 turn_budget=body.turn_budget or session.turn_budget,
                 session_budget=body.session_budget or session.session_budget,
                 doubted=session.doubted if body.doubted is None else body.doubted,
+                exclude=session.exclude if body.exclude is None else body.exclude,
             )
         case r.EpochRaised(owner=owner):
             crashed = session.crashes + 1 if session.driving else session.crashes

@@ -53,6 +53,8 @@ Entry = Said | Answered | Returned
 class Turn(Struct, frozen=True):
     """One model response in the making, and its round. `attempts` counts requests; `failures` those the provider failed.
 
+    `model` is the one to ask now, `options` what it is asked with.
+
     `partial` is text of cut-off attempts, continued `continued` times. `results` are those of the round's finished calls.
     """
 
@@ -70,10 +72,12 @@ class Turn(Struct, frozen=True):
     stop: str = ""
     calls: tuple[str, ...] = ()
     results: dict[str, Returned] = {}
+    options: dict[str, Any] = {}
 
 
 class Thread(Struct, frozen=True):
     """`active` is the placed submission that is being worked on, `answer` the newest text that came of it or of the last one.
+    `standby` is the model that it fell to, if it did.
 
     `call` is the call that opened it, if it is a subagent's. `waiting_notes` come after the running round. `seen` maps paths to the SHA-256 of the content
     that the thread's model last read or wrote; `settlement` is the newest.
@@ -89,6 +93,7 @@ class Thread(Struct, frozen=True):
     turns: int = 0
     active: str | None = None
     turn: Turn | None = None
+    standby: str = ""
     answer: str = ""
     seen: dict[str, Digest] = {}
     settlement: r.SubmissionSettled | None = None
@@ -112,6 +117,8 @@ def reduce(threads: Threads, stored: r.Stored, calls: Calls, inputs: dict[str, t
             return {key: _note(t, note) for key, t in threads.items()}
         case r.SpaceOpened(scratch_gone=True):
             return {key: _note(t, Said((Text(SCRATCH_GONE),), note=True)) for key, t in threads.items()}
+        case r.SettingsChanged(model=str()):
+            return {key: replace(t, standby="") for key, t in threads.items()}
         case _:
             changed = _reduce(thread, stored, calls, inputs)
             threads = threads if changed is thread else {**threads, name: changed}
@@ -132,11 +139,11 @@ def _reduce(thread: Thread, stored: r.Stored, calls: Calls, inputs: dict[str, tu
                 return replace(thread, entries=entries, waiting_notes=())
             return replace(thread, entries=entries, waiting_notes=(), active=id, answer="")
         case r.TurnStarted() as body:
-            turn = Turn(body.turn, body.submission, body.model, stored.seq, stored.at)
+            turn = Turn(body.turn, body.submission, body.model, stored.seq, stored.at, options=body.options)
             entries = thread.entries.add(*thread.waiting_notes)
             return replace(thread, turn=turn, turns=body.turn, entries=entries, waiting_notes=())
         case r.ModelFailed() as body if thread.turn:
-            return replace(thread, turn=_failed(thread.turn, body))
+            return replace(thread, turn=_failed(thread.turn, body), standby=body.next_model or thread.standby)
         case r.Recovered(turn=int()) as body if thread.turn:
             return replace(thread, turn=_cut_off(thread.turn, body))
         case r.ModelResponded() as body if thread.turn:
@@ -168,8 +175,9 @@ def _failed(turn: Turn, body: r.ModelFailed) -> Turn:
     continued = turn.continued + 1 if body.partial else turn.continued
     return replace(
         turn,
+        model=body.next_model or turn.model,
         attempts=turn.attempts + 1,
-        failures=turn.failures + 1,
+        failures=0 if body.next_model else turn.failures + 1,
         failed=body,
         partial=turn.partial + body.partial,
         continued=continued,
@@ -223,7 +231,7 @@ def _settled(thread: Thread, body: r.SubmissionSettled) -> Thread:
     notes = thread.waiting_notes
     if body.advisory:
         notes = (*notes, Said((Text(body.advisory),), note=True))
-    return replace(thread, entries=entries, waiting_notes=notes, active=None, turn=None)
+    return replace(thread, entries=entries, waiting_notes=notes, active=None, turn=None, standby="")
 
 
 def tool_calls(parts: tuple[Part, ...]) -> tuple[ToolCall, ...]:
