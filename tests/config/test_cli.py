@@ -106,3 +106,13 @@ def test_what_is_configured_for_sandboxes_leaves_a_host_space_alone(desk: Desk) 
     user_file(desk).write_text(f"network = true\nbind = {json.dumps([str(tools)])}\n")
     done = desk.perdure("run", "x", "--model", desk.script("Done."))
     assert done.returncode == 0, done.stderr
+
+
+def test_verify_leaves_out_what_the_log_leaves_out(desk: Desk) -> None:
+    (desk.project / ".perdureignore").write_text("*.log\n")
+    model = desk.script(turn("", bash("touch a.log a.txt")), "Done.")
+    assert desk.perdure("run", "x", "--session", "s", "--model", model).returncode == 0
+    verified = desk.perdure("verify", "s")
+    assert (verified.returncode, "equal" in verified.stdout) == (0, True), verified.stdout
+    (desk.project / "b.txt").touch()
+    assert "differs: b.txt" in desk.perdure("verify", "s").stdout

@@ -81,7 +81,7 @@ async def _compared(session: Session) -> Verified:
     if not Path(root).is_dir():
         raise UsageError(f"{root}, the directory of session {session.id}, is not there")
     with tempfile.TemporaryDirectory(prefix="verify-", dir=session.home.path) as folder:
-        scanned = await _scan(root, folder, logged)
+        scanned = await _scan(root, folder, logged, state.session.exclude)
         differing: tuple[str, ...] = ()
         if logged is not None and not scanned.image.same_files(logged):
             found = await compare(logged.tree, scanned.image.tree, _either(session, Staging(f"{folder}/staging")))
@@ -97,8 +97,9 @@ async def _compared(session: Session) -> Verified:
     )
 
 
-async def _scan(root: str, folder: str, base: Image | None) -> _Scanned:
+async def _scan(root: str, folder: str, base: Image | None, exclude: tuple[str, ...]) -> _Scanned:
     known = ["--base", msgspec.json.encode(base).decode()] if base else []
+    known += ["--exclude", msgspec.json.encode(exclude).decode()] if exclude else []
     child = await asyncio.create_subprocess_exec(
         *spaced_command("--scan", root, folder, *known), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.drive import told
+from perdure.drive import excluding, told
 from perdure.drive.events import Emit, OutputShown
 from perdure.drive.interrupt import Stopped, either, watch
 from perdure.drive.journal import Journal
@@ -124,6 +124,7 @@ class Rounds:
             incarnation=self._site.space.incarnation if ledgered else None,
             instance=self._site.space.instance if ledgered else 0,
             position=self._site.space.position if ledgered else 0,
+            exclude_digest=excluding.digest(self._journal.view.session.exclude),
         )
 
     def _effect(self, call: Call) -> r.EffectClass:

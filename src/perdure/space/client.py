@@ -38,6 +38,7 @@ class HostSpace:
         told = hello.get("capture", "")
         self.traits = Traits(custody=hello["custody"], hermetic=hermetic, own_workspace=own_workspace, capture=told)
         self.position: int = hello["position"]
+        self.exclude: tuple[str, ...] = tuple(hello.get("exclude", ()))
 
     # ---- operations
 
@@ -87,6 +88,10 @@ class HostSpace:
             async for header, payload in lane.parts(self._request("chunks", digests=wanted)):
                 for digest, data in split(header.get("more", ()), payload).items():
                     yield digest, data
+
+    async def leave_out(self, rules: tuple[str, ...]) -> None:
+        await self._ask("leave_out", rules=rules)
+        self.exclude = rules
 
     async def settle(self, image: Image) -> None:
         await self._ask("settle", image=_image(image))

@@ -213,6 +213,7 @@ class Space(Protocol):
     init: Init
     traits: Traits
     position: int
+    exclude: tuple[str, ...]
 
     async def fence(self, epoch: int, adopt: Set[OpKey]) -> Fenced:
         """Raise the floor; returns when every operation admitted below has ended and every process but the adopted ones' is dead."""
@@ -245,6 +246,10 @@ class Space(Protocol):
 
     def chunks(self, digests: Iterable[Digest]) -> AsyncIterator[tuple[Digest, bytes]]:
         """Bytes of chunks that a capture or plan reported and `settle` has not dropped."""
+        ...
+
+    async def leave_out(self, rules: tuple[str, ...]) -> None:
+        """Go by these exclude rules from the next capture on; nothing may run. `exclude` has the ones that it goes by."""
         ...
 
     async def settle(self, image: Image) -> None:

@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     if options["scan"]:
         root, folder = options["paths"]
-        return _scan(root, folder, options["base"])
+        return _scan(root, folder, options["base"], options["exclude"])
     if options["sandbox"] is not None:
         confine.prepare(options["sandbox"]["hidden"], options["sandbox"]["empty"])
     if options["try"]:
@@ -107,16 +107,13 @@ class Supervisor:
         self.identity["mounts_left_out"] = sorted(mounts_below(self._root))
         workspace_folder = os.path.join(self._folder, "workspace")
         os.makedirs(workspace_folder, mode=0o700, exist_ok=True)
-        workspace = Workspace(
-            self._root_fd,
-            self._root,
-            workspace_folder,
-            own=self._options["own"],
-            exclude=tuple(self._options["exclude"]),
-            capture=self._options["capture"],
-        )
-        self.identity["capture"] = workspace.engine.told
-        self._operations = Operations(self._folder, self.gate, ledger, custody, workspace)
+
+        def made(exclude: tuple[str, ...]) -> Workspace:
+            own, capture = self._options["own"], self._options["capture"]
+            return Workspace(self._root_fd, self._root, workspace_folder, own=own, exclude=exclude, capture=capture)
+
+        self._operations = Operations(self._folder, self.gate, ledger, custody, made, tuple(self._options["exclude"]))
+        self.identity["capture"] = self._operations.workspace.engine.told
         self._listen()
 
     def run(self, idle_s: float) -> int:
@@ -218,10 +215,10 @@ class Supervisor:
         return os.fstat(self._lock_fd).st_nlink == 0
 
 
-def _scan(root: str, folder: str, base: dict[str, Any] | None) -> int:
+def _scan(root: str, folder: str, base: dict[str, Any] | None, exclude: list[str]) -> int:
     root = os.path.realpath(root)
     root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    workspace = Workspace(root_fd, root, folder, own=False)
+    workspace = Workspace(root_fd, root, folder, own=False, exclude=tuple(exclude))
     json.dump(workspace.capture(base, hot=set(), cancelled=lambda: False), sys.stdout)
     return 0
 

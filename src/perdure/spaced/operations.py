@@ -19,7 +19,7 @@ from typing import Any, Callable, Mapping
 from perdure.spaced import files, output, processes, survivors
 from perdure.spaced.commands import Command, shell
 from perdure.spaced.custody import Custody
-from perdure.spaced.errors import FencedError, OpError
+from perdure.spaced.errors import FencedError, OpError, ProtocolError
 from perdure.spaced.fence import Gate
 from perdure.spaced.ledger import FENCED, Entry, Ledger
 from perdure.spaced.processes import Row
@@ -39,13 +39,23 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 class Operations:
     """Everything that runs, and the one workspace it runs in."""
 
-    def __init__(self, folder: str, gate: Gate, ledger: Ledger, custody: Custody, workspace: Workspace) -> None:
+    def __init__(
+        self,
+        folder: str,
+        gate: Gate,
+        ledger: Ledger,
+        custody: Custody,
+        made: Callable[[tuple[str, ...]], Workspace],
+        exclude: tuple[str, ...],
+    ) -> None:
+        """`made` gives the workspace by the exclude rules that it is given."""
         self._outputs = os.path.join(folder, "outputs")
         os.makedirs(self._outputs, mode=0o700, exist_ok=True)
         self.gate = gate
         self.ledger = ledger
         self.custody = custody
-        self.workspace = workspace
+        self._made = made
+        self.workspace = made(exclude)
         self.workspace_lock = threading.Lock()
         self._commands: dict[str, Command | None] = {}
         self._asked: dict[str, float] = {}
@@ -131,6 +141,20 @@ class Operations:
             left = self._left(living)
             step("captured")
         return {**capture, "left": left} if left else capture
+
+    @property
+    def exclude(self) -> tuple[str, ...]:
+        """The rules that the workspace goes by."""
+        rules: tuple[str, ...] = self.workspace.settings[3]
+        return rules
+
+    def leave_out(self, rules: tuple[str, ...]) -> None:
+        """The workspace by other exclude rules: as after a new start, it is hashed once."""
+        if self.ledger.running():
+            raise ProtocolError("exclude rules can't change while something runs")
+        with self.workspace_lock:
+            self.workspace.engine.close()
+            self.workspace = self._made(rules)
 
     def left(self) -> list[dict[str, Any]]:
         """Living processes that no running command answers for, in the shape of `Process`."""

@@ -93,7 +93,8 @@ class Requests:
             return {"error": "failed", "message": "%s: %s" % (type(error).__name__, error)}
 
     def _acting(self) -> tuple[Callable[..., Any], ...]:
-        return (self._do_stop, self._do_capture, self._do_settle, self._do_plan, self._do_restore, self._do_sync)
+        changing = (self._do_stop, self._do_capture, self._do_settle, self._do_plan, self._do_restore, self._do_sync)
+        return (*changing, self._do_leave_out)
 
     # ---- who is there
 
@@ -102,7 +103,8 @@ class Requests:
         if "env" in request:
             self._environment = request["env"]
         self._identity["capture"] = self._operations.workspace.engine.told
-        return {**self._identity, "version": version, "floor": self._gate.floor, "position": self._ledger.position}
+        known = {"floor": self._gate.floor, "position": self._ledger.position, "exclude": self._operations.exclude}
+        return {**self._identity, "version": version, **known}
 
     def _do_leave(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         return {"leaves": self._leave()}
@@ -166,6 +168,10 @@ class Requests:
     def _staged(self, digest: str) -> bytes:
         with self._operations.workspace_lock:
             return self._operations.workspace.staging.read(digest)
+
+    def _do_leave_out(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
+        self._operations.leave_out(tuple(request["rules"]))
+        return {}
 
     def _do_settle(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         return self._operations.settle(request["image"])
