@@ -23,6 +23,7 @@ from msgspec import Struct
 from perdure.drive.driver import Released
 from perdure.drive.events import Emit, Event, Notice, OutputShown, Recorded, TextShown
 from perdure.engine import collecting, embedded, removing
+from perdure.engine.attaching import Image, attach
 from perdure.engine.collecting import Collected
 from perdure.engine.home import DEFAULT_BUDGET, Home
 from perdure.log.store import Admission, Receipt, SessionRow
@@ -181,15 +182,18 @@ class Session:
         request_id: str | None = None,
         deadline: float | None = None,
         thread: str = "main",
+        images: Iterable[Image] = (),
     ) -> str:
         """Admit an input; its id. Durable when this returns; the same `request_id` again admits nothing new.
 
-        `deadline` is a wall-clock time in seconds. Raises UsageError for an empty text, SessionBusyError for mode `reject` when busy.
+        `deadline` is a wall-clock time in seconds. `images` are paths or bytes of PNG, JPEG, GIF or WebP files, at most 5 MB each. Raises UsageError
+        for an empty text or what is no such image, SessionBusyError for mode `reject` when busy.
         """
         if not text.strip():
             raise UsageError("the prompt is empty; say what is to be done")
         id = request_id or uuid.uuid4().hex
-        body = r.SubmissionAdmitted(id, (Text(text),), mode, deadline)
+        shown = await attach(self.home.store.blobs, images, pin=f"images of {self.id}:{id}")
+        body = r.SubmissionAdmitted(id, (Text(text), *shown), mode, deadline)
         admission = Admission(id, Draft(body, thread), reject_if_busy=mode == "reject", busy=mode != "note")
         await self.home.store.admit(self.id, admission)
         return id

@@ -116,3 +116,25 @@ def test_a_reader_that_leaves_ends_what_only_prints(desk: Desk) -> None:
     assert printer.stdout is not None and printer.stderr is not None
     printer.stdout.close()
     assert (printer.wait(30), printer.stderr.read()) == (1, "")
+
+
+def test_the_next_model_is_asked_where_the_first_gives_nothing_and_what_it_took_is_shown(desk: Desk) -> None:
+    first = desk.script(turn("never", error={"status": 401}), name="first.json")
+    second = desk.script("From the second.", name="second.json")
+    done = desk.perdure("run", "x", "--session", "s", "--model", first, "--model", second, "--thinking", "low")
+    assert done.returncode == 0 and "From the second." in done.stdout, done.stderr
+    assert f"from here on {second} is asked instead of {first}"[:90] in done.stdout
+    (created,) = [record for record in desk.log("s") if record["kind"] == "session_created"]
+    assert (created["model"], created["fallbacks"], created["model_options"]) == (first, [second], {"thinking": "low"})
+    assert "tokens in" in desk.perdure("show", "s").stdout.splitlines()[-1]
+
+
+def test_an_image_goes_with_the_prompt_and_a_wrong_one_makes_no_session(desk: Desk) -> None:
+    (desk.project / "cat.png").write_bytes(b"\x89PNG\r\n\x1a\n...")
+    (desk.project / "dog.png").write_text("no image")
+    model = desk.script("A cat.")
+    refused = desk.perdure("run", "x", "--model", model, "--image", "cat.png", "--image", "dog.png")
+    assert (refused.returncode, desk.json("ls", "--json")) == (2, [])
+    assert "dog.png is no PNG, JPEG, GIF or WebP image" in refused.stderr
+    assert desk.perdure("run", "x", "--session", "s", "--model", model, "--image", "cat.png").returncode == 0
+    assert "[cat.png, 11 bytes]" in desk.perdure("show", "s").stdout

@@ -8,9 +8,10 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from pydantic_ai.messages import ThinkingPart
+from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart
+from pydantic_ai.usage import RequestUsage
 
-from perdure.model.messages import messages_of
+from perdure.model.messages import final_of, messages_of
 from perdure.model.stream import (
     AssistantMessage,
     Context,
@@ -402,3 +403,24 @@ def test_a_connection_lasts_for_one_attempt_and_a_model_outlives_its_event_loop(
 def test_partials_of_one_answer_stay_in_order() -> None:
     _, _, server = reply(context(user("go"), partial("a"), user("on"), partial("b"), user("on")), says(*text("c"), *end()))
     assert [message["content"] for message in server.sent()["messages"]] == ["go", "a", "on", "b", "on"]
+
+
+# ---- prices ----------------------------------------------------------------------------------------------------------------
+
+
+def answered(provider: str, url: str, model: str) -> ModelResponse:
+    used = RequestUsage(input_tokens=1_000_000, output_tokens=100_000, cache_read_tokens=400_000, cache_write_tokens=100_000)
+    return ModelResponse([TextPart("x")], model_name=model, provider_name=provider, provider_url=url, usage=used)
+
+
+def test_a_known_models_answer_has_its_price_by_the_list_that_is_installed() -> None:
+    usage = final_of(answered("anthropic", "https://api.anthropic.com", "claude-haiku-4-5"), priced=True).usage
+    # A million tokens: 1 $ in, 0.10 $ read from and 1.25 $ written to the cache, 5 $ out.
+    assert usage.cost_usd == pytest.approx(0.5 * 1 + 0.4 * 0.1 + 0.1 * 1.25 + 0.1 * 5)
+    assert (usage.cached, usage.written, usage.unpriced) == (400_000, 100_000, 0)
+
+
+@pytest.mark.parametrize(("model", "priced"), [("nobody-knows-this", True), ("claude-haiku-4-5", False)])
+def test_an_unknown_model_and_a_server_of_ones_own_have_no_price(model: str, priced: bool) -> None:
+    usage = final_of(answered("anthropic", "https://api.anthropic.com", model), priced=priced).usage
+    assert (usage.cost_usd, usage.unpriced) == (0.0, 1_100_000)

@@ -28,6 +28,7 @@ from perdure.cli.typist import TypingScreen, Typist
 from perdure.config.settings import MODEL
 from perdure.history.line import shorten
 from perdure.history.paint import Paint
+from perdure.model.catalog import THINKING
 from perdure.record.errors import PerdureError, UsageError
 
 T = TypeVar("T")
@@ -37,8 +38,11 @@ WELCOME = "/help lists the commands; Ctrl-C stops a turn, Ctrl-D leaves"
 @click.command
 @session_argument
 @click.option("--new", is_flag=True, help="Begin a new session, although there is one on the directory.")
-@click.option("--model", metavar="MODEL", help=f"The model of a new session, as for run; by default ${MODEL}.")
+@click.option(
+    "--model", metavar="MODEL", help=f"The model of a new session, as for run; by default ${MODEL}. Several are parted by commas."
+)
 @click.option("--base-url", metavar="URL", help="A server for that model, as for run.")
+@click.option("--thinking", type=click.Choice(THINKING), help="How much the models think before they answer.")
 @click.option("--space", metavar="KIND", help="Where commands of a new session run: host or sandbox.")
 def chat(session: str | None, directory: str | None, new: bool, **settings: str | None) -> int:
     """Talk with a session, a line at a time.

@@ -24,8 +24,9 @@ def configured(directory: str, home: Path) -> Settings:
 def session_arguments(
     held: Settings,
     *,
-    model: str | None = None,
+    model: str | tuple[str, ...] | None = None,
     base_url: str | None = None,
+    thinking: str | None = None,
     space: str | None = None,
     network: bool | None = None,
     binds: tuple[str, ...] | None = None,
@@ -45,10 +46,12 @@ def session_arguments(
     if not named:
         raise UsageError("\n  ".join((f"name a model with --model, in ${MODEL}, or as `model` in perdure.toml:", *FORMS)))
     url = base_url or (None if model else held.base_url)
+    thinking = thinking or value["thinking"]
+    options = {**({"base_url": url} if url else {}), **({"thinking": thinking} if thinking else {})}
     budget = held.budget
     return {
-        "model": named if isinstance(named, str) else ",".join(named),
-        "model_options": {"base_url": url} if url else None,
+        "model": named,
+        "model_options": options or None,
         "space": kind,
         "network": (boxed and value["network"]) if network is None else network,
         "binds": binds or (value["bind"] if boxed else ()),

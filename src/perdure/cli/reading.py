@@ -17,6 +17,7 @@ from perdure.cli.telling import JsonTeller, Records, Teller, json_line
 from perdure.drive.events import Recorded
 from perdure.history.line import Line, plain, shorten
 from perdure.history.paint import Paint
+from perdure.history.spending import spent_lines
 from perdure.record import records as r
 from perdure.record.records import Seq, Stored
 from perdure.space import content
@@ -42,6 +43,8 @@ async def _show(name: str | None, directory: str | None, full: bool) -> None:
                 print(paint.line(line))
         for line in teller.open_calls():
             print(paint.line(line))
+        for text in spent_lines((await session.state()).usage.models):
+            print(paint.line(Line("session", text)))
         status = status_of(home.home.path, await session.row())
         if status.status == "waiting":
             said = f"{status.waiting_for} ({plain(status.detail)})" if status.detail else status.waiting_for

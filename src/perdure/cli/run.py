@@ -20,7 +20,9 @@ from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.status import status_of
 from perdure.cli.telling import Records, json_line
 from perdure.config.settings import MODEL
+from perdure.engine import attaching
 from perdure.engine.home import DEFAULT_BUDGET
+from perdure.model.catalog import THINKING
 from perdure.record.errors import UsageError
 
 
@@ -30,10 +32,25 @@ from perdure.record.errors import UsageError
 @click.option("--session", metavar="ID", help="A name for the new session, or the session to go on with.")
 @click.option(
     "--model",
+    multiple=True,
     metavar="MODEL",
-    help=f"anthropic:MODEL, openai:MODEL, PROVIDER:MODEL or scripted:FILE; by default ${MODEL}, or the model of perdure.toml.",
+    callback=lambda _context, _parameter, given: given or None,
+    help=f"anthropic:MODEL, openai:MODEL, google:MODEL, PROVIDER:MODEL or scripted:FILE; by default ${MODEL}, or the model of perdure.toml. Given again, or "
+    "after a comma: the one to ask where the first gives no answer.",
 )
-@click.option("--base-url", metavar="URL", help="A server that speaks OpenAI's chat completions, for openai:MODEL.")
+@click.option(
+    "--base-url",
+    metavar="URL",
+    help="Another server for the first model's provider: openai, openai-responses, anthropic or google.",
+)
+@click.option("--thinking", type=click.Choice(THINKING), help="How much the models think before they answer.")
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="FILE",
+    help="A PNG, JPEG, GIF or WebP file that the prompt speaks of; may be repeated.",
+)
 @click.option("--space", metavar="KIND", help="Where commands run: host (as you) or sandbox (the directory alone, no network).")
 @click.option("--network", is_flag=True, default=None, help="Let the commands of a sandbox reach the network.")
 @click.option(
@@ -91,14 +108,17 @@ def _prompt(given: str | None) -> str:
     return text
 
 
-async def _run(prompt: str, *, request_id: str | None, take: bool, detach: bool, as_json: bool, **options: Any) -> int:
+async def _run(
+    prompt: str, *, images: tuple[str, ...], request_id: str | None, take: bool, detach: bool, as_json: bool, **options: Any
+) -> int:
+    attaching.looked_at(images)  # before there is a session
     async with opened() as home:
         session = await _session(home, **options)
         out = Careful(sys.stdout)
         out.write((json_line({"session": session.id}) if as_json else session.id) + "\n")
         row = await session.row()
         before = row.last_seq if row.inbox_seq else 0  # a new session is shown from its beginning
-        submission = await session.submit(prompt, request_id=request_id)
+        submission = await session.submit(prompt, request_id=request_id, images=images)
         if detach:
             return await _detached(session, take)
         after = 0 if request_id else before  # it may have been submitted long ago
@@ -141,7 +161,9 @@ async def _recorded(records: Records, work: Coroutine[Any, Any, Answer]) -> Answ
 # ---- which session -----------------------------------------------------------------------------------------------------------
 
 
-async def _session(home: Opened, *, session: str | None, directory: str | None, model: str | None, **settings: Any) -> Session:
+async def _session(
+    home: Opened, *, session: str | None, directory: str | None, model: tuple[str, ...] | None, **settings: Any
+) -> Session:
     """The existing one of that name, or a new one."""
     names = [row.session for row in await home.sessions()] if session else []
     if session in names:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from perdure.cli.differing import shown_diff
 from perdure.cli.status import status_of
 from perdure.history.paint import Paint
+from perdure.history.spending import spent_lines
 from perdure.record import records as r
 from perdure.record.errors import UsageError
 from perdure.record.records import Seq
@@ -57,8 +58,17 @@ async def _help(conversation: Conversation, words: list[str]) -> Next:
 
 async def _model(conversation: Conversation, words: list[str]) -> Next:
     if words:
-        await conversation.session.use_model(words[0])
-    conversation.say(f"the model is {(await conversation.session.state()).session.model}")
+        await conversation.session.use_model(words)
+    session = (await conversation.session.state()).session
+    conversation.say(f"the model is {session.model}{''.join(f', then {name}' for name in session.fallbacks)}")
+    return None
+
+
+async def _thinking(conversation: Conversation, words: list[str]) -> Next:
+    if words:
+        await conversation.session.use_thinking(words[0])
+    options = (await conversation.session.state()).session.options
+    conversation.say(f"thinking is {options.get('thinking', 'as the model has it')}")
     return None
 
 
@@ -86,6 +96,8 @@ async def _status(conversation: Conversation, words: list[str]) -> Next:
     waits = f", waits for {status.waiting_for}{f' ({status.detail})' if status.detail else ''}" if status.waiting_for else ""
     state = await session.state()
     conversation.say(f"session {session.id}: {status.status}{waits}; {state.session.model}; {await session.directory()}")
+    for line in spent_lines(state.usage.models):
+        conversation.say(line)
     return None
 
 
@@ -110,9 +122,12 @@ async def _quit(conversation: Conversation, words: list[str]) -> Next:
 
 COMMANDS = {
     "help": Command("/help", "these commands", _help),
-    "model": Command("/model [MODEL]", "the model that answers from the next turn on", _model),
+    "model": Command(
+        "/model [MODEL…]", "the model that answers from the next turn on, and those to ask where it gives nothing", _model
+    ),
+    "thinking": Command("/thinking [LEVEL]", "how much it thinks: off, low, medium or high", _thinking),
     "diff": Command("/diff [stat|all]", "what the last prompt changed in the files; all: what the session did", _diff),
-    "status": Command("/status", "what the session does or waits for", _status),
+    "status": Command("/status", "what the session does or waits for, and what it took", _status),
     "resume": Command("/resume", "go on with what it waits for or was left undone", _resume),
     "keep": Command("/keep", "keep files that changed after a crash", _answer("keep", "changed_after_crash")),
     "restore": Command("/restore", "put them back as before the call", _answer("restore", "changed_after_crash")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from perdure.drive.events import Emit, TextShown
 from perdure.drive.interrupt import Stopped, either, watch
@@ -20,9 +20,10 @@ from perdure.program.context import Transcript
 from perdure.program.stopping import deadline_of
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
-from perdure.record.errors import CorruptLogError, UsageError
+from perdure.record.errors import BlobGoneError, CorruptLogError, UsageError
 from perdure.record.parts import Digest, ToolCall, Usage, text_of
 from perdure.record.records import Draft
+from perdure.space import content
 from perdure.spaced.steps import step
 from perdure.state.state import lineage
 from perdure.state.threads import Thread, Turn, tool_calls
@@ -136,10 +137,16 @@ class Asking:
             raise Waits("model_unavailable", str(error)) from error
 
     async def _needed(self, transcript: Transcript) -> Mapping[Digest, bytes]:
-        missing = transcript.blobs - self._blobs.keys()
+        missing = {digest: size for digest, size in transcript.blobs.items() if digest not in self._blobs}
         if missing:
-            found = await self._journal.store.blobs.get(missing)
-            if gone := sorted(missing - found.keys()):
+            get = self._journal.store.blobs.get
+            found, lost = await get(missing), set[Digest]()
+            for digest, whole in found.items():
+                try:
+                    found[digest] = whole if len(whole) == missing[digest] else await content.load(digest, missing[digest], get)
+                except BlobGoneError as error:
+                    lost.update(error.digests)
+            if gone := sorted((missing.keys() - found.keys()) | lost):
                 raise CorruptLogError(
                     f"{len(gone)} chunk(s) of the transcript are lost or damaged, the first is {gone[0]}: it can't be sent any more. "
                     "The records can be read (`perdure show`); go on in a new session"
@@ -245,21 +252,25 @@ async def _ticking(
     stream: AsyncIterator[Delta | Final], due_in_s: Callable[[], float | None]
 ) -> AsyncIterator[Delta | Final | None]:
     """The stream's pieces, and None whenever held-back text is due while the next piece is not there yet."""
-    following = asyncio.ensure_future(anext(stream, _END))
+    following: asyncio.Future[Any] | None = None
     try:
         while True:
-            done, _ = await asyncio.wait((following,), timeout=due_in_s())
-            if not done:
-                yield None
-                continue
-            piece = following.result()
+            if following is None and due_in_s() is None:
+                piece = await anext(stream, _END)  # nothing is held back that could become due
+            else:
+                following = following or asyncio.ensure_future(anext(stream, _END))
+                done, _ = await asyncio.wait((following,), timeout=due_in_s())
+                if not done:
+                    yield None
+                    continue
+                piece, following = following.result(), None
             if piece is _END:
                 return
             yield piece  # type: ignore[misc]
-            following = asyncio.ensure_future(anext(stream, _END))
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
 
 def _blank(answer: Final) -> bool:

@@ -127,7 +127,8 @@ _SILENT = {"read", "write", "edit", "list", "search"}
 
 
 def _created(body: r.SessionCreated) -> Said:
-    yield "session", f"a session of {body.agent} with {shorten(body.model, 80)}, space {body.space}"
+    then = "".join(f", then {shorten(name, 80)}" for name in body.fallbacks)
+    yield "session", f"a session of {body.agent} with {shorten(body.model, 80)}{then}, space {body.space}"
 
 
 def _forked(body: r.SessionForked) -> Said:
@@ -201,6 +202,8 @@ def _failed(body: r.ModelFailed) -> Said:
         yield "model", line
     status = f" {body.status}" if body.status else ""
     yield "failure", f"the model's request failed ({body.failure}{status}, attempt {body.attempt}): {shorten(body.message, 300)}"
+    if body.next_model:
+        yield "recovery", f"from here on {shorten(body.next_model, 80)} is asked instead of {shorten(body.model, 80)}"
 
 
 def _compacted(body: r.Compacted) -> Said:

@@ -32,11 +32,11 @@ def system_text(directory: str, instructions: str) -> str:
 class Transcript:
     """A thread's messages, each made once: a transcript only grows, so a request at turn 1,000 costs no more than one at turn 10.
 
-    `blobs` are the digests of everything in it that lives in the chunk store.
+    `blobs` are the digests of everything in it that lives in the chunk store, and how many bytes each names.
     """
 
     def __init__(self) -> None:
-        self.blobs: set[Digest] = set()
+        self.blobs: dict[Digest, int] = {}
         self._messages: list[Message] = []
         self._entries = 0
 
@@ -60,10 +60,10 @@ class Transcript:
 
     def _add(self, entry: Entry) -> None:
         if isinstance(entry, Returned):
-            self.blobs.update((entry.blob.digest,) if entry.blob else ())
+            self.blobs.update({entry.blob.digest: entry.blob.size_bytes} if entry.blob else {})
             self._messages.append(ToolMessage(entry.provider_id, entry.tool, entry.text, entry.outcome == "ok", entry.blob))
             return
-        self.blobs.update(part.digest for part in entry.parts if isinstance(part, Blob))
+        self.blobs.update((part.digest, part.size_bytes) for part in entry.parts if isinstance(part, Blob))
         if isinstance(entry, Answered):
             self._messages.append(AssistantMessage(entry.parts, entry.model, entry.extra, entry.interrupted))
         else:

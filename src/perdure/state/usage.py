@@ -24,7 +24,7 @@ class Usage(Struct, frozen=True):
     """`failing` is what failed last, `failures` how often in a row it did exactly so.
 
     `losses` counts, per tool and arguments, how often running them took the Space down, within the active submissions; `lost` are the
-    attempts that are counted: a Space that dies again while one is being undone was not taken down by it.
+    attempts that are counted: a Space that dies again while one is being undone was not taken down by it. `models` is the session's by model.
     """
 
     session: Spent = Spent()
@@ -33,6 +33,7 @@ class Usage(Struct, frozen=True):
     failures: int = 0
     losses: dict[str, int] = {}
     lost: frozenset[str] = frozenset()
+    models: dict[str, Tokens] = {}
 
 
 def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: tuple[str, ...]) -> Usage:
@@ -43,8 +44,8 @@ def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: tuple[str, ...]
             return replace(
                 usage, session=_turn(usage.session, stored.at), submissions={**usage.submissions, id: _turn(own, stored.at)}
             )
-        case r.ModelResponded(usage=tokens) | r.ModelFailed(usage=tokens):
-            changed = _spend(usage, tokens, active)
+        case r.ModelResponded(usage=tokens, model=model) | r.ModelFailed(usage=tokens, model=model):
+            changed = _spend(usage, tokens, active, model)
             if isinstance(stored.body, r.ModelFailed):
                 return _fail(changed, f"model: {stored.body.message}")
             return changed
@@ -80,13 +81,14 @@ def _turn(spent: Spent, at: float) -> Spent:
     return replace(spent, turns=spent.turns + 1, since=at if spent.since is None else spent.since)
 
 
-def _spend(usage: Usage, tokens: Tokens, active: tuple[str, ...]) -> Usage:
+def _spend(usage: Usage, tokens: Tokens, active: tuple[str, ...], model: str) -> Usage:
     if tokens == Tokens():
         return usage
     session = replace(usage.session, tokens=usage.session.tokens + tokens)
     submissions = usage.submissions
     own = {id: replace(submissions[id], tokens=submissions[id].tokens + tokens) for id in active if id in submissions}
-    return replace(usage, session=session, submissions={**submissions, **own} if own else submissions)
+    models = {**usage.models, model: usage.models.get(model, Tokens()) + tokens}
+    return replace(usage, session=session, submissions={**submissions, **own} if own else submissions, models=models)
 
 
 def _fail(usage: Usage, failing: str) -> Usage:
