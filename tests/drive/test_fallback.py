@@ -102,6 +102,27 @@ def test_the_model_chosen_by_a_person_is_asked_first(tmp_path: Path) -> None:
     play(story())
 
 
+def test_a_model_chosen_while_another_one_fails_takes_over_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        first, second = two(tmp_path, [broken(503)], ["of the second"])
+        clock = LeapingClock()
+        async with stage(tmp_path, "unused", clock=clock, model=first) as s:
+            chosen = False
+
+            def choose(event: perdure.Event) -> None:
+                nonlocal chosen
+                if not chosen and isinstance(event, perdure.Recorded) and isinstance(event.stored.body, r.ModelFailed):
+                    chosen = True
+                    choosing.append(asyncio.ensure_future(s.session.use_model(second)))
+                clock.leap(event)
+
+            choosing: list[asyncio.Future[Any]] = []
+            assert (await s.run(emit=choose)).text == "of the second"
+            assert [f.next_model for f in await s.bodies(r.ModelFailed)] == ["", "", second]
+
+    play(story())
+
+
 def test_each_model_of_a_list_is_looked_at_when_the_session_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)

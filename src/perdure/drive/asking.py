@@ -202,12 +202,16 @@ class Asking:
         self._journal.fact(Draft(body, thread.name, turn.started_seq))
 
     def _following(self, turn: Turn, error: ModelError) -> str:
-        """Who is asked instead of a model that gives nothing. What is too long or refused is a matter of the request, and goes to nobody else."""
+        """Who is asked instead of a model that gives nothing: the next of the list, or its first where a person has chosen another list meanwhile.
+
+        What is too long or refused is a matter of the request, and goes to nobody else.
+        """
         session = self._journal.state.session
         models = (session.model, *session.fallbacks)
-        if isinstance(error, Overflow | Refused) or turn.model not in models:
+        if isinstance(error, Overflow | Refused):
             return ""
-        return next(iter(models[models.index(turn.model) + 1 :]), "")
+        following = models[models.index(turn.model) + 1 :] if turn.model in models else models
+        return following[0] if following else ""
 
     async def _cut(self, thread: Thread, turn: Turn, reason: str) -> None:
         """Aborted, or out of time: what people have read stays in the transcript."""
