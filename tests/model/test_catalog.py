@@ -96,6 +96,16 @@ def test_no_vendors_client_retries_by_itself(monkeypatch: pytest.MonkeyPatch) ->
         assert (model.name, client_of(model).max_retries) == (name, 0)
 
 
+def test_openai_is_told_which_requests_begin_alike_and_a_server_of_ones_own_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    asked = Context("", (), options={"cache_key": "of this session", "attempt": 2, "thinking": "low"})
+    for name in ("openai:gpt-5", "openai-responses:gpt-5"):
+        settings = resolve(name).prepare(asked).payload.settings
+        assert (settings["openai_prompt_cache_key"], settings["cache"], settings["thinking"]) == ("of this session", True, "low")
+        assert "attempt" not in settings
+        assert "openai_prompt_cache_key" not in resolve(name, base_url="http://127.0.0.1:1").prepare(asked).payload.settings
+
+
 @pytest.mark.parametrize(
     ("given", "names"),
     [

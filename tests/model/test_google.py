@@ -11,6 +11,10 @@ from .asking import BASH, begins_with, failure, reply, talk
 from .conversation import context, partial, user
 from .gemini_server import breaks, call, end, garbles, gemini_server, says, status, text, thought
 
+PER_DAY = {
+    "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+    "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}],
+}
 OK = says(*text("x"), end())
 
 
@@ -39,7 +43,7 @@ def test_the_request_holds_all() -> None:
     assert sent["generationConfig"]["thinkingConfig"] == {"include_thoughts": True, "thinking_level": "LOW"}
     assert sent["tools"][0]["functionDeclarations"][0]["name"] == "bash"
     seen, cut, note = sent["contents"]
-    assert seen["parts"][1]["inlineData"] == {"data": "/9j/4A==", "mimeType": "image/jpeg"}
+    assert seen["parts"][1]["inlineData"] == {"data": "_9j_4A==", "mime_type": "image/jpeg"}
     assert cut == {"role": "model", "parts": [{"text": "I was say"}]}
     assert note == {"role": "user", "parts": [{"text": "Go on."}]}
     assert "x-goog-api-key: sk-test" in server.heads[0].lower() and "connection: close" in server.heads[0].lower()
@@ -83,6 +87,7 @@ def test_another_models_thoughts_and_signatures_are_left_out() -> None:
         (status(404, "NOT_FOUND", "what model?"), Permanent, "check the model's name and the base URL"),
         (status(413, "INVALID_ARGUMENT", "too large"), Overflow, "too long"),
         (status(429, "RESOURCE_EXHAUSTED", "slow down"), Retryable, "slow down"),
+        (status(429, "RESOURCE_EXHAUSTED", "that was all for today", [PER_DAY]), Permanent, "add credit"),
         (status(500, "INTERNAL", "oops"), Retryable, "oops"),
         (status(503, "UNAVAILABLE", "The model is overloaded."), Retryable, "overloaded"),
         (breaks(*text("half a")), Retryable, "the answer was cut"),
@@ -99,5 +104,10 @@ def test_what_a_failure_means(answer: object, means: type[ModelError], words: st
 
 
 def test_the_provider_names_the_time_to_wait() -> None:
-    error = failure(gemini_server(status(429, "RESOURCE_EXHAUSTED", retry_after="7")))
-    assert isinstance(error, Retryable) and error.after_s == 7.0
+    told = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "9s"}
+    for limited, after_s in (
+        (status(429, "RESOURCE_EXHAUSTED", retry_after="7"), 7.0),
+        (status(429, "RESOURCE_EXHAUSTED", "slow down", [told]), 9.0),
+    ):
+        error = failure(gemini_server(limited))
+        assert isinstance(error, Retryable) and error.after_s == after_s

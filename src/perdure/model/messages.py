@@ -41,6 +41,13 @@ def messages_of(context: Context, model: str) -> list[pai.ModelMessage]:
     return [*messages, pai.ModelRequest(asked)] if asked else messages
 
 
+def mark_former_end(messages: list[pai.ModelMessage]) -> None:
+    """Mark where the request before the newest answer ended, and so what the provider's cache holds of it, however much came since."""
+    answers = [index for index, message in enumerate(messages) if isinstance(message, pai.ModelResponse)]
+    if answers and answers[-1] and isinstance(former := messages[answers[-1] - 1], pai.ModelRequest):
+        messages[answers[-1] - 1] = pai.ModelRequest([*former.parts, pai.UserPromptPart([pai.CachePoint()])])
+
+
 def parameters_of(tools: Sequence[ToolSpec]) -> ModelRequestParameters:
     # Not strict: a strict tool's schema is rewritten on the way, and what is sent is what the tool says.
     return ModelRequestParameters(

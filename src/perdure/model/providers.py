@@ -22,7 +22,7 @@ from pydantic_ai.settings import ModelSettings
 
 from perdure.model.deadline import within
 from perdure.model.failures import meaning
-from perdure.model.messages import delta_of, final_of, messages_of, parameters_of
+from perdure.model.messages import delta_of, final_of, mark_former_end, messages_of, parameters_of
 from perdure.model.stream import Context, Delta, Final, Refused, Request, Retryable
 from perdure.record.errors import UsageError
 
@@ -47,7 +47,8 @@ class ProviderModel:
     `context.options` are pydantic-ai's model settings (`max_tokens`, `temperature`, …), `thinking` as in `catalog.THINKING`, and `cache_key`, the
     same for all requests that begin alike. `key` says what authorises requests and `server` where they go, if that was chosen; both for
     messages to people, and a chosen server's prices are not known. `cache` asks for cache marks where a provider needs them,
-    `cache_key_setting` names where it wants the key; `settings` are always the same.
+    `cache_key_setting` names where it wants the key; `looks_back`: it finds a former request only where that one's end is marked too. `settings` are
+    always the same.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ProviderModel:
         server: str | None = None,
         cache: bool = True,
         cache_key_setting: str | None = None,
+        looks_back: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
@@ -68,9 +70,12 @@ class ProviderModel:
         self._priced = server is None
         self._settings = {"cache": cache, **(settings or {})}
         self._cache_key_setting = cache_key_setting
+        self._looks_back = looks_back
 
     def prepare(self, context: Context) -> Request:
         messages = messages_of(context, self.name)
+        if self._looks_back:
+            mark_former_end(messages)
         settings = self._settings_for(context.options)
         return Request(context, _Payload(self._adapter_for(messages), messages, parameters_of(context.tools), settings))
 

@@ -68,8 +68,8 @@ def openai_responses(name: str, model: str, *, key: str | None, key_name: str, b
 def anthropic(name: str, model: str, *, key: str | None, key_name: str, base_url: str | None) -> ProviderModel:
     """`model` of Anthropic, or of a server that speaks its messages API at `base_url`.
 
-    Cache marks stand on the tools, the system text and the conversation's end; the last one by itself at Anthropic, as a mark on the last
-    block elsewhere.
+    Cache marks stand on the tools, the system text, the end of the request before and the conversation's end; the last one by itself at Anthropic, as
+    a mark on the last block elsewhere. The provider looks for what it knows at most 20 blocks before a mark, and a turn may have more.
     """
     try:
         from anthropic import AsyncAnthropic
@@ -81,7 +81,7 @@ def anthropic(name: str, model: str, *, key: str | None, key_name: str, base_url
     client = AsyncAnthropic(base_url=base_url, api_key=key or NO_KEY, max_retries=0, default_headers=CLOSING)
     profile = AnthropicModelProfile(supports_auto_cache=False) if base_url else None
     adapter = AnthropicModel(model, provider=AnthropicProvider(anthropic_client=client), profile=profile)
-    return ProviderModel(name, lambda _: adapter, key=key_name, server=base_url)
+    return ProviderModel(name, lambda _: adapter, key=key_name, server=base_url, looks_back=True)
 
 
 def google(name: str, model: str, *, key: str | None, key_name: str, base_url: str | None) -> ProviderModel:
