@@ -29,6 +29,7 @@ from perdure.engine.home import DEFAULT_BUDGET, Home
 from perdure.log.store import Admission, Receipt, SessionRow
 from perdure.model.catalog import check_options
 from perdure.program.builtin import BUILTIN
+from perdure.program.hooks import AfterCall, BeforeCall, BeforeRequest, Hook, Hooks, OnAnswer, Ruling
 from perdure.program.tools import Tool, from_function
 from perdure.record import records as r
 from perdure.record.errors import UsageError
@@ -37,14 +38,21 @@ from perdure.record.records import Budget, Draft, Stored, SubmissionMode
 from perdure.state.state import State, fold
 
 __all__ = [
+    "AfterCall",
     "Answer",
+    "BeforeCall",
+    "BeforeRequest",
     "Budget",
     "Collected",
     "Event",
+    "Hook",
+    "Hooks",
     "Notice",
+    "OnAnswer",
     "Opened",
     "OutputShown",
     "Recorded",
+    "Ruling",
     "Session",
     "TextShown",
     "Tool",
@@ -65,9 +73,11 @@ class Answer(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open(path: str | os.PathLike[str] | None = None) -> AsyncIterator[Opened]:
-    """A home: `path`, else `$PERDURE_HOME`, else the platform's state directory. Made if it does not exist."""
+async def open(path: str | os.PathLike[str] | None = None, *, hooks: Hooks | None = None) -> AsyncIterator[Opened]:
+    """A home: `path`, else `$PERDURE_HOME`, else the platform's state directory. Made if it does not exist. `hooks` run for whatever is driven here."""
     home = await Home.open(path)
+    if hooks is not None:
+        home.hooks = lambda directory: hooks
     try:
         yield Opened(home)
     finally:

@@ -116,3 +116,48 @@ def test_verify_leaves_out_what_the_log_leaves_out(desk: Desk) -> None:
     assert (verified.returncode, "equal" in verified.stdout) == (0, True), verified.stdout
     (desk.project / "b.txt").touch()
     assert "differs: b.txt" in desk.perdure("verify", "s").stdout
+
+
+def test_hooks_of_the_user_run_and_those_of_a_stranger_do_not(desk: Desk) -> None:
+    user_file(desk).write_text(f'[hooks]\nbefore_call = ["cat > {desk.folder}/mine"]\n')
+    (desk.project / "perdure.toml").write_text('[hooks]\nbefore_call = ["touch pwned"]\n')
+    model = desk.script(turn("", bash("touch x")), "Done.", turn("", bash("touch y")), "Again.")
+    done = desk.perdure("run", "x", "--session", "s", "--model", model)
+    assert (done.returncode, done.stderr.count("is not trusted")) == (0, 1), done.stderr
+    assert json.loads((desk.folder / "mine").read_text())["args"] == {"command": "touch x"}
+    assert not (desk.project / "pwned").exists()
+    desk.perdure("config", "trust")
+    user_file(desk).write_text(f'[hooks]\nbefore_call = ["cat > {desk.folder}/changed"]\n')
+    assert desk.perdure("run", "y", "--session", "s").returncode == 0
+    assert (desk.folder / "changed").exists()
+    assert (desk.project / "pwned").exists()
+
+
+def test_a_hook_can_be_an_entry_point_of_a_package(desk: Desk) -> None:
+    package = desk.folder / "site"
+    (package / "careful-1.0.dist-info").mkdir(parents=True)
+    (package / "careful-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: careful\nVersion: 1.0\n")
+    (package / "careful-1.0.dist-info/entry_points.txt").write_text("[perdure.hooks]\ncareful = careful:check\n")
+    (package / "careful.py").write_text(
+        "import perdure\n\n"
+        "def check(call: perdure.BeforeCall) -> perdure.Ruling:\n"
+        "    return perdure.Ruling('deny', f'{call.tool} is too dangerous')\n"
+    )
+    user_file(desk).write_text('hooks.before_call = [{ python = "careful", tools = ["bash"] }]\n')
+    model = desk.script(turn("", bash("touch x")), turn("Understood.", expect="bash is too dangerous"))
+    done = desk.perdure("run", "x", "--model", model, PYTHONPATH=str(package))
+    assert (done.returncode, "Understood." in done.stdout) == (0, True), done.stdout + done.stderr
+    assert not (desk.project / "x").exists()
+
+
+def test_a_faulty_file_stops_a_driver_before_it_begins(desk: Desk) -> None:
+    model = desk.script("Done.", "Again.")
+    desk.perdure("run", "x", "--session", "s", "--model", model)
+    user_file(desk).write_text("[hooks]\nbefore = []\n")
+    records = len(desk.log("s"))
+    desk.perdure("submit", "y", "-C", str(desk.project))
+    done = desk.perdure("resume", "s")
+    assert (done.returncode, "there is no key `hooks.before` (`hooks.before_call`?)" in done.stderr) == (2, True), done.stderr
+    assert len(desk.log("s")) == records + 1
+    user_file(desk).unlink()
+    assert "Again." in desk.perdure("resume", "s").stdout

@@ -9,8 +9,9 @@ import pytest
 
 from perdure.config import trust
 from perdure.config.file import read
-from perdure.config.keys import KEYS, Hook
+from perdure.config.keys import KEYS
 from perdure.config.settings import Settings, settings
+from perdure.program.hooks import Hook
 from perdure.record.errors import UsageError
 from perdure.record.records import Budget
 
@@ -128,7 +129,7 @@ def test_paths_are_of_the_files_folder_and_lists_of_hooks_and_skills_join(world:
     assert found.held["bind"].value == (str(world.user_file.parent / "tools"),)
     assert found.held["skills.folders"].value == (str(world.user_file.parent / "mine"), str(world.root / "ours"))
     assert found.held["skills.folders"].where == (f"{world.user_file}:2", f"{world.project_file}:2")
-    assert found.hooks("after_call") == (Hook("one"), Hook("two"), Hook(python="p", tools=("bash",)))
+    assert found.hooks.after_call == (Hook("one"), Hook("two"), Hook(python="p", tools=("bash",)))
 
 
 # ---- strangers ---------------------------------------------------------------------------------------------------------------
@@ -207,14 +208,14 @@ def test_a_strangers_file_may_make_things_tighter(world: World) -> None:
 
 def test_a_trusted_file_is_a_strangers_again_once_it_changes(world: World) -> None:
     world.project(LOOSE, trusted=True)
-    assert world.settings().hooks("before_call") == (Hook("touch pwned"),)
+    assert world.settings().hooks.before_call == (Hook("touch pwned"),)
     assert world.settings().ignored == ()
     world.project(LOOSE.replace("pwned", "owned"))
-    assert world.settings().hooks("before_call") == ()
+    assert world.settings().hooks.before_call == ()
     world.project(LOOSE)
-    assert world.settings().hooks("before_call") != ()
+    assert world.settings().hooks.before_call != ()
     assert trust.distrust(world.home, world.project_file)
-    assert world.settings().hooks("before_call") == ()
+    assert world.settings().hooks.before_call == ()
     assert not trust.distrust(world.home, world.project_file)
 
 
@@ -223,11 +224,11 @@ def test_trust_is_of_one_place_and_readable_by_its_owner_alone(world: World, tmp
     other = tmp_path / "other"
     other.mkdir()
     (other / "perdure.toml").write_text(LOOSE)
-    assert world.settings(other).hooks("before_call") == ()
+    assert world.settings(other).hooks.before_call == ()
     (kept,) = (world.home / "trusted").iterdir()
     assert kept.stat().st_mode & 0o077 == 0
     kept.write_text("{")
-    assert world.settings().hooks("before_call") == ()
+    assert world.settings().hooks.before_call == ()
 
 
 # ---- faults ------------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -16,9 +17,15 @@ from perdure.record.records import Budget
 def configured(directory: str, home: Path) -> Settings:
     """What holds there. What a project's file may not set is told."""
     found = settings(directory, home, os.environ)
-    if found.warning:
-        print(f"perdure: {found.warning}", file=sys.stderr)
+    _tell(found.warning)
     return found
+
+
+@functools.cache
+def _tell(warning: str) -> None:
+    """Once."""
+    if warning:
+        print(f"perdure: {warning}", file=sys.stderr)
 
 
 def session_arguments(

@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +22,7 @@ from perdure.record.parts import printable
 if TYPE_CHECKING:
     from perdure.api import Opened, Session
     from perdure.log.sqlite import SqliteStore
+    from perdure.program.hooks import Hooks
 
 DIRECTORY = click.option("-C", "directory", metavar="DIR", help="The session's directory, instead of its name.")
 
@@ -41,11 +43,20 @@ def prompt_text(given: str) -> str:
     return printable(sys.stdin.read() if given == "-" else given)
 
 
-def opened() -> AbstractAsyncContextManager[Opened]:
-    """The home."""
+@asynccontextmanager
+async def opened() -> AsyncIterator[Opened]:
+    """The home. Its drivers do what is configured for their directories."""
     from perdure import api
 
-    return api.open()
+    async with api.open() as home:
+        home.home.hooks = functools.partial(_hooks, home.home.path)
+        yield home
+
+
+def _hooks(home: Path, directory: str) -> Hooks:
+    from perdure.cli.choosing import configured
+
+    return configured(directory, home).hooks
 
 
 async def opened_store() -> SqliteStore:

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, convert
 
 from perdure.engine.home import DEFAULT_BUDGET
 from perdure.engine.hosting import KINDS
+from perdure.program.hooks import Hook
 from perdure.space.launch import Custody
 from perdure.spaced.engine import CHOICES
 
@@ -23,19 +24,6 @@ Tightens = Callable[[Any, Any], bool]
 Word = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
-
-
-class Hook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`command` for a shell, or `python`, the name of an entry point of the group `perdure.hooks`. `tools`: for calls of these alone."""
-
-    command: str = ""
-    python: str = ""
-    timeout_s: Seconds = 30.0
-    tools: tuple[Word, ...] = ()
-
-    def __post_init__(self) -> None:
-        if bool(self.command) == bool(self.python):
-            raise ValueError("a hook has either `command` or `python`")
 
 
 class Key(Struct, frozen=True):

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from perdure.config import trust
 from perdure.config.file import File, project_path, read, user_path
-from perdure.config.keys import KEYS, PERMISSIONS_OF_STRANGERS, Hook, Key
+from perdure.config.keys import KEYS, PERMISSIONS_OF_STRANGERS, Key
+from perdure.program.hooks import POINTS, Hooks
 from perdure.record.records import Budget
 
 MODEL = "PERDURE_MODEL"
@@ -74,9 +75,9 @@ class Settings(Struct, frozen=True):
         command = f"perdure config trust {shlex.quote(str(self.project.parent))}"
         return f"{self.project} is not trusted, so it can't set {names}; look at it, then `{command}`"
 
-    def hooks(self, point: str) -> tuple[Hook, ...]:
-        found: tuple[Hook, ...] = self.held[f"hooks.{point}"].value
-        return found
+    @property
+    def hooks(self) -> Hooks:
+        return Hooks(*(self.held[f"hooks.{point}"].value for point in POINTS))
 
 
 def settings(directory: str | os.PathLike[str], home: Path, environ: Mapping[str, str]) -> Settings:

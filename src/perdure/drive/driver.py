@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from perdure.drive.asking import Asking
 from perdure.drive.events import Emit, Notice
+from perdure.drive.hooks import Hooking
 from perdure.drive.journal import Journal, Redecide
 from perdure.drive.places import DriverPlace
 from perdure.drive.recovery import Recovery
@@ -27,6 +28,7 @@ from perdure.log.store import Binding, Grant, LogStore, Rest
 from perdure.model.stream import Model
 from perdure.program import context
 from perdure.program.conversation import Conversation
+from perdure.program.hooks import Hooks
 from perdure.program.program import Append, Ask, Calls, Settle, View, Wait
 from perdure.program.stopping import given_up
 from perdure.program.tools import ToolSet
@@ -78,9 +80,15 @@ class Driver:
         models: Callable[[str], Model],
         place: DriverPlace,
         emit: Emit,
+        hooks: Hooks,
+        environment: Mapping[str, str],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._clock = clock
+        self._hooking = Hooking(
+            hooks, grant.session, binding.directory, state.calls, environment=environment, tools=tools, emit=emit
+        )
+        emit = self._hooking.seen
         self._emit = emit
         self._tools = tools
         self._program = Conversation(tools.effect)
@@ -134,6 +142,7 @@ class Driver:
                 await self._journal.refresh()
 
     async def _advance(self) -> Progress:
+        await self._hooking.tell(self._journal)
         view = self._journal.view
         begun = any(call.started for call in view.calls.values())
         if begun and not self._recovered and not given_up(view):
@@ -147,8 +156,10 @@ class Driver:
             case Ask(thread) | Calls(thread) if not self._recovered:
                 await self._recover()
             case Ask(thread):
+                await self._hooking.before_request(self._journal, thread)
                 await self._asking.ask(thread)
             case Calls():
+                await self._hooking.before_calls(self._journal, action.calls)
                 await self._rounds.run(action)
             case Wait(reason, until) if until is not None:
                 await self._journal.flush()
@@ -213,6 +224,7 @@ class Driver:
         rest = Rest("waiting" if reason else settled, reason or None, due_at=due_at, busy=self._journal.view.busy, detail=detail)
         self._journal.decide(Draft(r.EpochReleased(reason)))
         await self._journal.flush(rest)
+        await self._hooking.tell(self._journal)
         if not reason:
             await self._asking.forget()
         step("release.before")

@@ -45,21 +45,21 @@ class Processes:
         assert tool.function is not None
         began = time.monotonic()
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        with _life() as life:
+        with life() as alive:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",  # the workspace is where it works, not where it imports from
                 "-m",
                 "perdure.program.toolhost",
                 tool.function,
-                str(life),
+                str(alive),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 cwd=self._directory,
                 env={**self._environment, "PERDURE_CALL_KEY": key, "PYTHONPATH": paths},
                 start_new_session=True,
-                pass_fds=[life],
+                pass_fds=[alive],
             )
             try:
                 async with asyncio.timeout(timeout_s):
@@ -80,11 +80,11 @@ class Processes:
 
 
 @contextmanager
-def _life() -> Iterator[int]:
+def life() -> Iterator[int]:
     """The reading end of a pipe whose other end is this process's alone: it ends when this process does, however that comes."""
-    life, alive = os.pipe()
+    end, alive = os.pipe()
     try:
-        yield life
+        yield end
     finally:
-        os.close(life)
+        os.close(end)
         os.close(alive)

@@ -17,6 +17,7 @@ from perdure.drive.places import Processes
 from perdure.engine import lease, places
 from perdure.engine.home import Home
 from perdure.log.store import Binding, Due, SessionRow
+from perdure.program.hooks import Hooks
 from perdure.program.tools import ToolSet
 from perdure.record.errors import PerdureError, SessionBusyError, StaleEpochError, UsageError
 from perdure.space.environment import command_environment
@@ -56,11 +57,11 @@ async def _take(home: Home, row: SessionRow, emit: Emit) -> Released:
     state = await home.state(session)
     created = state.session.created
     assert created is not None
-    tools = home.tools(created)
+    tools, hooks = home.tools(created), home.hooks(binding.directory)
     epoch = max(row.epoch, home.spaces.floor(session)) + 1
     lock = lease.DriverLock(places.driver_lock(home.path, session))
     lock.hold(epoch)
-    beginning = asyncio.ensure_future(_begin(home, row, epoch, binding, state, tools, emit))
+    beginning = asyncio.ensure_future(_begin(home, row, epoch, binding, state, tools, hooks, emit))
     try:
         try:
             driver = await asyncio.shield(beginning)
@@ -72,13 +73,16 @@ async def _take(home: Home, row: SessionRow, emit: Emit) -> Released:
         lock.drop(epoch)
 
 
-async def _begin(home: Home, row: SessionRow, epoch: int, binding: Binding, state: State, tools: ToolSet, emit: Emit) -> Driver:
+async def _begin(
+    home: Home, row: SessionRow, epoch: int, binding: Binding, state: State, tools: ToolSet, hooks: Hooks, emit: Emit
+) -> Driver:
     """The right to drive, and who uses it. Not to be cancelled: an epoch that nobody releases counts as a crash."""
     created = state.session.created
     assert created is not None
     step("acquire.before")
     grant, _ = await home.store.acquire(row.session, home.owner, expected=row.epoch, at_least=epoch)
     step("acquire.after")
+    environment = command_environment(home.spaces.environ)
     return Driver(
         home.store,
         grant,
@@ -88,8 +92,10 @@ async def _begin(home: Home, row: SessionRow, epoch: int, binding: Binding, stat
         binding=binding,
         tools=tools,
         models=home.models(created),
-        place=Processes(command_environment(home.spaces.environ), binding.directory),
+        place=Processes(environment, binding.directory),
         emit=emit,
+        hooks=hooks,
+        environment=environment,
         clock=home.clock,
     )
 

@@ -18,6 +18,7 @@ from perdure.log.store import Binding, Header, SessionRow
 from perdure.model.catalog import check_options, model_names, resolve
 from perdure.model.stream import Model
 from perdure.program.builtin import BUILTIN
+from perdure.program.hooks import Hooks
 from perdure.program.tools import Tool, ToolSet, load, names_of
 from perdure.record import records as r
 from perdure.record.errors import UsageError
@@ -44,6 +45,7 @@ class Home:
         self.clock = clock
         self.spaces = Hosting(path, environ)
         self.owner = process.identify()
+        self.hooks: Callable[[str], Hooks] = lambda directory: Hooks()
         self._states: dict[str, State] = {}
 
     @classmethod
