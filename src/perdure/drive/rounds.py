@@ -28,7 +28,7 @@ from perdure.record import records as r
 from perdure.record.errors import SpaceGoneError, StaleEpochError
 from perdure.record.parts import printable
 from perdure.record.records import Draft
-from perdure.space.space import Capture, Edit, Exec, Op, OpResult, Status, Write
+from perdure.space.space import Capture, Edit, Exec, Expect, Op, OpResult, Status, Write
 from perdure.spaced.steps import step
 from perdure.state.calls import Call, signature
 from perdure.state.state import lineage
@@ -43,6 +43,14 @@ SHORT_S = 0.05
 """What an operation prints is shown, and who might stop it is looked after, once it has run so long; of a shorter one the record tells all."""
 
 
+class _DiffersError(Exception):
+    """The workspace is not what the call was to begin with."""
+
+    def __init__(self, call: Call, capture: Capture) -> None:
+        super().__init__(call.id)
+        self.call, self.capture = call, capture
+
+
 class Rounds:
     def __init__(self, journal: Journal, site: Site, tools: ToolSet, place: DriverPlace, *, emit: Emit) -> None:
         self._journal = journal
@@ -52,6 +60,7 @@ class Rounds:
         self._virtual = Virtual(journal.store)
         self._emit = emit
         self._readers: set[str] = set()
+        self._expect: Expect | None = None
 
     async def run(self, action: Calls) -> None:
         """Carry the calls out: those that were begun are waited for, the others decided and started."""
@@ -85,8 +94,9 @@ class Rounds:
 
     async def _start(self, calls: list[Call]) -> list[Call]:
         base = None
+        self._expect = None
         if any(self._effect(call) != "none" for call in calls):
-            base = await self._compare(calls[0].id)
+            base = await self._base(calls[0])
         for call in calls:
             if call.verdict is None:
                 self._journal.decide(Draft(r.CallDecided(call.id, "allow"), call.thread, call.seq))
@@ -96,15 +106,24 @@ class Rounds:
         await self._journal.flush()
         return [self._journal.state.calls[call.id] for call in calls if not delegation.opens_thread(call)]
 
-    async def _compare(self, call: str) -> r.Image:
-        """The base image. What changed while one foreign reader was all that ran is held against that tool from now on."""
-        before = self._journal.view.workspace.image
-        image = await self._site.compare("before_call", call)
+    async def _base(self, call: Call) -> r.Image:
+        """The image before the call. Where the Space can, it looks itself whether that is what there is, when it is asked to begin."""
+        tool = self._tools.get(call.tool)
+        if tool is not None and tool.place == "space" and not self._readers:
+            self._expect = self._site.expected()
+        known = self._journal.view.workspace.image
+        if self._expect is not None and known is not None:
+            return known
+        image = await self._site.compare("before_call", call.id)
+        self._doubt(known, image)
+        return image
+
+    def _doubt(self, before: r.Image | None, image: r.Image) -> None:
+        """What changed while one foreign reader was all that ran is held against that tool from now on."""
         readers, self._readers = self._readers, set()
         if before is not None and not image.same_files(before) and len(readers) == 1:
             doubted = tuple(sorted({*self._journal.view.session.doubted, *readers}))
             self._journal.fact(Draft(r.SettingsChanged(doubted=doubted)))
-        return image
 
     def _started(self, call: Call, base: r.Image | None) -> r.CallStarted:
         tool = self._tools.get(call.tool)
@@ -138,12 +157,22 @@ class Rounds:
 
     async def _carry(self, calls: list[Call], *, begun: bool) -> None:
         """`begun` calls were met under way by this driver; the Space knows their keys."""
-        if len(calls) == 1:
-            finished = [await self._one(calls[0], begun)]
-        else:
-            finished = await _together(self._one(call, begun) for call in calls)
+        try:
+            if len(calls) == 1:
+                finished = [await self._one(calls[0], begun)]
+            else:
+                finished = await _together(self._one(call, begun) for call in calls)
+        except _DiffersError as other:
+            await self._begin_again(other.call, other.capture)
+            return
         for call, body in zip(calls, finished, strict=True):
             self._journal.fact(Draft(body, call.thread, call.seq))
+
+    async def _begin_again(self, call: Call, found: Capture) -> None:
+        """Somebody has changed the workspace since the log's image; nothing has begun, and the next attempt is against what there is."""
+        await self._site.found(found, "before_call", call.id)
+        body = r.Recovered("start", r.CHANGED_BEFORE, call=call.id, attempt=call.attempts)
+        self._journal.fact(Draft(body, call.thread, call.seq))
 
     async def _one(self, call: Call, begun: bool) -> r.CallFinished:
         tool = self._tools.get(call.tool)
@@ -163,7 +192,11 @@ class Rounds:
             ended = await space.wait(key, SHORT_S)
         else:
             step(f"op.before:{call.tool}")
-            ended = await space.start(key, self._operation(call, tool), base=call.started.base, wait_s=SHORT_S)
+            expect = self._expect if call.started.base is not None else None
+            op = self._operation(call, tool)
+            ended = await space.start(key, op, base=call.started.base, wait_s=SHORT_S, expect=expect)
+            if ended.differs is not None:
+                raise _DiffersError(call, ended.differs)
             step(f"op.started:{call.tool}")
         if ended.state == "running":
             ended = await either(self._end(call), self._watch(call))

@@ -16,7 +16,7 @@ from perdure.log.store import SMALL_CHUNK_BYTES, Binding
 from perdure.record import records as r
 from perdure.record.parts import Digest, printable
 from perdure.record.records import Draft, FoundBy, Image
-from perdure.space.space import Capture, OpResult, Read, Space
+from perdure.space.space import Capture, Expect, OpResult, Read, Space
 
 RIDING_BYTES = 1 << 20
 BATCH_BYTES = 8 << 20
@@ -76,6 +76,24 @@ class Site:
         created = self._journal.state.session.created
         strict = created is not None and created.capture == "strict" and found_by == "before_call"
         capture = await self.space.capture(known, settled=settled, audit=strict or found_by == "audit")
+        return await self.found(capture, found_by, call)
+
+    def expected(self) -> Expect | None:
+        """For a call to be begun against the log's image, which the Space then looks for itself; None where it has to be looked at before.
+
+        That is so with `strict` captures, and in a workspace that Perdure made: there an undo spares nothing that its base does not hold.
+        """
+        created = self._journal.state.session.created
+        if self._journal.view.workspace.image is None or created is None or created.capture == "strict":
+            return None
+        if self.space.traits.own_workspace:
+            return None
+        settled, self._unsettled = self._unsettled, None
+        return Expect(bool(self.reaching), settled)
+
+    async def found(self, capture: Capture, found_by: FoundBy, call: str | None = None) -> Image:
+        """The workspace's image as it was captured against the log's. Where it differs, that is somebody's work and becomes a fact."""
+        known = self._journal.view.workspace.image
         self.reaching = capture.reaching
         if known is not None and capture.image.same(known) and not capture.opaque_changed:
             return known

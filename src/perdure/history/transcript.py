@@ -95,6 +95,8 @@ def _said(body: r.Body, calls: Mapping[str, r.CallProposed], output_lines: int) 
             yield from _finished(body, calls.get(body.call), output_lines)
         case r.CallDecided(verdict="deny"):
             yield "failure", f"{described(calls.get(body.call))}  denied by {body.by}: {shorten(body.reason, 200)}"
+        case r.Recovered(evidence=r.CHANGED_BEFORE):
+            pass  # what was changed is told by itself
         case r.Recovered():
             for line in _lines(body.partial):
                 yield "model", line

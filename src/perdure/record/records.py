@@ -336,6 +336,10 @@ class CallFinished(_Body, frozen=True, tag="call_finished"):
     requests: tuple[dict[str, Any], ...] = ()
 
 
+CHANGED_BEFORE = "changed_before"
+"""The evidence of a call that was not begun, since the workspace was found to be another than its base."""
+
+
 class Recovered(_Body, frozen=True, tag="recovered"):
     """A decision about one call or turn that something cut off, committed before it is carried out."""
 

@@ -15,7 +15,7 @@ from perdure.record.parts import Digest
 from perdure.record.records import Image, Incarnation, Init, Process, Window
 from perdure.space import death, supervisor
 from perdure.space.lane import Lane, Lanes
-from perdure.space.space import Capture, ChunkSource, Fenced, Op, OpKey, Plan, Restored, Status, Traits
+from perdure.space.space import Capture, ChunkSource, Expect, Fenced, Op, OpKey, Plan, Restored, Status, Traits
 from perdure.spaced.wire import split
 
 DEATH_S = 1.0
@@ -48,8 +48,10 @@ class HostSpace:
         self._lanes.greeting["epoch"] = epoch
         return msgspec.convert(answer, Fenced)
 
-    async def start(self, key: OpKey, op: Op, *, base: Image | None = None, wait_s: float = 0.0) -> Status:
-        asked = {"op": msgspec.to_builtins(op), "base": _image(base), "wait_s": wait_s}
+    async def start(
+        self, key: OpKey, op: Op, *, base: Image | None = None, wait_s: float = 0.0, expect: Expect | None = None
+    ) -> Status:
+        asked = {"op": msgspec.to_builtins(op), "base": _image(base), "wait_s": wait_s, "expect": _builtins(expect)}
         return self._status(await self._ask("start", key=key, **asked))
 
     async def status(self, keys: Set[OpKey]) -> Mapping[OpKey, Status]:

@@ -140,6 +140,18 @@ class Status(Struct, frozen=True, omit_defaults=True):
     position: int = 0
     result: OpResult | None = None
     capture: Capture | None = None
+    differs: Capture | None = None
+    """What was found instead of what was expected; nothing was begun."""
+
+
+class Expect(Struct, frozen=True):
+    """What the workspace has to be for an operation to begin: the operation's base, and leading further or not, as Capture's `reaching` tells.
+
+    `settled` is an image that the log holds, as in `settle`.
+    """
+
+    reaching: bool
+    settled: Image | None = None
 
 
 class Fenced(Struct, frozen=True, omit_defaults=True):
@@ -219,10 +231,13 @@ class Space(Protocol):
         """Raise the floor; returns when every operation admitted below has ended and every process but the adopted ones' is dead."""
         ...
 
-    async def start(self, key: OpKey, op: Op, *, base: Image | None = None, wait_s: float = 0.0) -> Status:
+    async def start(
+        self, key: OpKey, op: Op, *, base: Image | None = None, wait_s: float = 0.0, expect: Expect | None = None
+    ) -> Status:
         """Begin, or meet what the key already is: running (attach by `wait`), ended (its outcome). Another op under a known key: an error.
 
         A mutating operation is captured against `base` by the Space itself when it ends. One that ends within `wait_s` seconds is told as ended.
+        With `expect` the workspace is looked at first, and where it is another nothing is begun: the key stays unknown, and `differs` has what was found.
         """
         ...
 

@@ -12,7 +12,7 @@ import math
 import os
 import time
 import traceback
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Optional
 
 from perdure.spaced import plan, restore, wire
 from perdure.spaced.custody import Custody
@@ -21,6 +21,7 @@ from perdure.spaced.fence import Gate
 from perdure.spaced.ledger import Entry, Ledger
 from perdure.spaced.operations import Operations
 from perdure.spaced.output import READ_BYTES
+from perdure.spaced.staging import key_of
 from perdure.spaced.steps import step
 from perdure.spaced.wire import Lane
 
@@ -116,8 +117,22 @@ class Requests:
         return {"adopted": adopted, "killed": killed, "survivors": self._operations.survivors()}
 
     def _do_start(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
+        expected = request.get("expect")
+        if expected is not None and self._ledger.get(request["key"]) is None:
+            found = self._other_than(request["base"], expected, epoch)
+            if found is not None:
+                return {"state": "none", "differs": found}
         entry = self._operations.start(request["key"], request["op"], request.get("base"), epoch, self._environment)
         return self._ended(entry, epoch, request.get("wait_s", 0.0))
+
+    def _other_than(self, base: dict[str, Any], expected: dict[str, Any], epoch: int) -> Optional[dict[str, Any]]:
+        """The workspace as it is, if it is not what it was expected to be."""
+        self._gate.check(epoch, exactly=True)
+        if expected["settled"]:
+            self._operations.settle(expected["settled"])
+        found = self._operations.capture(base, self._cancelled(epoch))
+        same = key_of(found["image"]) == key_of(base) and not found.get("opaque_changed")
+        return None if same and bool(found.get("reaching")) == expected["reaching"] else found
 
     def _do_status(self, request: dict[str, Any], epoch: int) -> dict[str, Any]:
         return {key: self._status(key) for key in request["keys"]}
