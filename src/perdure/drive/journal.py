@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
 from perdure.drive.events import Emit, Notice, Recorded
-from perdure.log.store import CommitId, Grant, LogStore, Rest
+from perdure.log.store import CommitId, Committed, Grant, LogStore, Rest
 from perdure.record import codec
 from perdure.record.errors import (
     BlobGoneError,
@@ -116,7 +115,7 @@ class Journal:
     async def _commit(self, drafts: list[Draft], *, inbox_seen: Seq | None, rest: Rest | None) -> None:
         for pause_s in self._pauses():
             try:
-                await _to_its_end(self._attempt(drafts, inbox_seen, rest))
+                await self._attempt(drafts, inbox_seen, rest)
                 return
             except BlobGoneError as error:
                 if self.refill is None:
@@ -129,9 +128,18 @@ class Journal:
 
     async def _attempt(self, drafts: list[Draft], inbox_seen: Seq | None, rest: Rest | None) -> None:
         step(f"commit.before:{codec.kind_of(drafts[-1].body)}")
-        committed = await self.store.commit(
-            self.grant, self.commit_id, drafts, blobs=self._blobs, names=self._names, inbox_seen=inbox_seen, rest=rest
-        )
+        try:
+            committed = await self.store.commit(
+                self.grant, self.commit_id, drafts, blobs=self._blobs, names=self._names, inbox_seen=inbox_seen, rest=rest
+            )
+        except asyncio.CancelledError:
+            # A driver that is told to go takes in a commit that had begun; else it would write the same again.
+            if stored := await self.store.find(self.grant.session, self.commit_id):
+                await self._taken(drafts, stored)
+            raise
+        await self._taken(drafts, committed)
+
+    async def _taken(self, drafts: list[Draft], committed: Committed) -> None:
         step(f"commit.after:{codec.kind_of(drafts[-1].body)}")
         self.commit_id = uuid.uuid4().hex
         self._pending, self._blobs, self._names = [], {}, set()
@@ -165,13 +173,3 @@ class Journal:
     def _fold(self, stored: Stored) -> None:
         self.state = fold(self.state, stored)
         self._emit(Recorded(stored))
-
-
-async def _to_its_end(attempt: Coroutine[Any, Any, None]) -> None:
-    """A commit that has begun is taken into the state even by a driver that is told to go; else it would write the same again."""
-    task = asyncio.ensure_future(attempt)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
