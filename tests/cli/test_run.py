@@ -138,3 +138,13 @@ def test_an_image_goes_with_the_prompt_and_a_wrong_one_makes_no_session(desk: De
     assert "dog.png is no PNG, JPEG, GIF or WebP image" in refused.stderr
     assert desk.perdure("run", "x", "--session", "s", "--model", model, "--image", "cat.png").returncode == 0
     assert "[cat.png, 11 bytes]" in desk.perdure("show", "s").stdout
+
+
+def test_models_and_thinking_are_what_is_configured(desk: Desk) -> None:
+    first = desk.script(turn("never", error={"status": 404}), name="first.json")
+    second = desk.script("From the second.", name="second.json")
+    (desk.folder / "mine.toml").write_text(f'model = ["{first}", "{second}"]\nthinking = "high"\n')
+    done = desk.perdure("run", "x", "--session", "s", PERDURE_CONFIG=str(desk.folder / "mine.toml"))
+    assert (done.returncode, "From the second." in done.stdout) == (0, True), done.stderr
+    (started,) = [record for record in desk.log("s") if record["kind"] == "turn_started"]
+    assert (started["model"], started["options"]) == (first, {"thinking": "high"})
