@@ -137,7 +137,8 @@ def test_an_image_goes_with_the_prompt_and_a_wrong_one_makes_no_session(desk: De
     assert (refused.returncode, desk.json("ls", "--json")) == (2, [])
     assert "dog.png is no PNG, JPEG, GIF or WebP image" in refused.stderr
     assert desk.perdure("run", "x", "--session", "s", "--model", model, "--image", "cat.png").returncode == 0
-    assert "[cat.png, 11 bytes]" in desk.perdure("show", "s").stdout
+    assert desk.perdure("submit", "s", "and this?", "--image", "cat.png").returncode == 0
+    assert desk.perdure("show", "s").stdout.count("[cat.png, 11 bytes]") == 2
 
 
 def test_models_and_thinking_are_what_is_configured(desk: Desk) -> None:

@@ -23,7 +23,12 @@ from perdure.record.records import SubmissionMode
 @click.option("--note", "mode", flag_value="note", help="Let the model know with its next request; nothing is started.")
 @click.option("--reject", "mode", flag_value="reject", help="Refuse if the session is busy.")
 @click.option("--request-id", metavar="ID", help="Makes it idempotent: the same id again submits nothing new.")
-def submit(words: tuple[str, ...], directory: str | None, mode: SubmissionMode | None, request_id: str | None) -> None:
+@click.option(
+    "--image", "images", multiple=True, metavar="FILE", help="A PNG, JPEG, GIF or WebP file that it speaks of; may be repeated."
+)
+def submit(
+    words: tuple[str, ...], directory: str | None, mode: SubmissionMode | None, request_id: str | None, images: tuple[str, ...]
+) -> None:
     """Tell a session something, without driving it.
 
     PROMPT is what to say; - reads it from standard input. It is durable when its id is printed. By default it is a follow-up: the session turns to
@@ -31,15 +36,16 @@ def submit(words: tuple[str, ...], directory: str | None, mode: SubmissionMode |
     """
     if not 1 <= len(words) <= 2:
         raise UsageError('give the session and the prompt: `perdure submit SESSION "also update the docs"`')
-    asyncio.run(
-        _submit(words[0] if len(words) == 2 else None, directory, prompt_text(words[-1]), mode or "follow_up", request_id)
-    )
+    name = words[0] if len(words) == 2 else None
+    asyncio.run(_submit(name, directory, prompt_text(words[-1]), mode or "follow_up", request_id, images))
 
 
-async def _submit(name: str | None, directory: str | None, text: str, mode: SubmissionMode, request_id: str | None) -> None:
+async def _submit(
+    name: str | None, directory: str | None, text: str, mode: SubmissionMode, request_id: str | None, images: tuple[str, ...]
+) -> None:
     async with opened() as home:
         session = await named(home, name, directory)
-        print(await session.submit(text, mode=mode, request_id=request_id))
+        print(await session.submit(text, mode=mode, request_id=request_id, images=images))
         await _hint(home, session)
 
 
