@@ -92,6 +92,8 @@ class Simulation:
     def answer(self, thread: str) -> None:
         turn = self.state.threads[thread].turn
         assert turn is not None
+        if turn.attempts == 1 and int(self.now) % 7 == 0:
+            self.write(r.Instructed(f"d{int(self.now)}/AGENTS.md", "rule"), thread)
         chance = self.random.random()
         if chance < 0.2:
             retry_at = self.now + 2 if turn.failures < 2 else None

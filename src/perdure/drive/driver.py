@@ -16,6 +16,7 @@ from msgspec import Struct
 from perdure.drive.asking import Asking
 from perdure.drive.events import Emit, Notice
 from perdure.drive.hooks import Hooking
+from perdure.drive.instructing import Instructing
 from perdure.drive.journal import Journal, Redecide
 from perdure.drive.places import DriverPlace
 from perdure.drive.recovery import Recovery
@@ -97,6 +98,7 @@ class Driver:
         self._recovery = Recovery(self._journal, self._site, tools, emit=emit)
         self._rounds = Rounds(self._journal, self._site, tools, place, emit=emit)
         self._asking = Asking(self._journal, live, tools, models, system=self._system, emit=emit)
+        self._instructing = Instructing(self._journal, self._site)
         self._recovered = False
         self._settled = False
         self._losses = 0
@@ -156,6 +158,7 @@ class Driver:
             case Ask(thread) | Calls(thread) if not self._recovered:
                 await self._recover()
             case Ask(thread):
+                await self._instructing.nested(thread)
                 await self._hooking.before_request(self._journal, thread)
                 await self._asking.ask(thread)
             case Calls():
@@ -174,7 +177,7 @@ class Driver:
         await self._journal.flush()
         await self._recovery.run()
         await self._asking.recover()
-        await self._instruct()
+        await self._instructing.root()
         await self._journal.flush()
         self._recovered = True
         self._losses = 0
@@ -196,14 +199,6 @@ class Driver:
             await self._site.close()
         await asyncio.sleep(FULL_RETRY_S)
         return Going()
-
-    async def _instruct(self) -> None:
-        """The workspace's AGENTS.md joins the stable prefix once, when the session begins."""
-        if self._journal.view.session.instructions is not None:
-            return
-        key = f"{self._journal.view.session.log_id}:AGENTS.md:{self._journal.grant.epoch}"
-        found = await self._site.read("AGENTS.md", key)
-        self._journal.fact(Draft(r.SettingsChanged(instructions=found.text if found else "")))
 
     def _system(self) -> str:
         session = self._journal.state.session

@@ -162,6 +162,10 @@ def _note(body: r.NoteAdded) -> Said:
     yield "session", f"note by {body.by}: {shorten(body.text, 400)}"
 
 
+def _instructed(body: r.Instructed) -> Said:
+    yield "session", f"the model is told what {shorten(body.path, 200)} says"
+
+
 def _redacted(body: r.Redacted) -> Said:
     yield "session", f"{len(body.seqs)} records redacted by {body.by}"
 
@@ -239,6 +243,7 @@ _TELLERS: Mapping[type, Callable[[Any], Said]] = {
     r.EpochReleased: _released,
     r.SettingsChanged: _settings,
     r.NoteAdded: _note,
+    r.Instructed: _instructed,
     r.Redacted: _redacted,
     r.SubmissionAdmitted: _admitted,
     r.SubmissionSettled: _settled,

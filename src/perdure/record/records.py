@@ -184,6 +184,13 @@ class NoteAdded(_Body, frozen=True, tag="note_added"):
     by: str = "driver"
 
 
+class Instructed(_Body, frozen=True, tag="instructed"):
+    """A thread's model is told what `path`, an AGENTS.md below the root, says: it has come to a file there."""
+
+    path: str
+    text: str
+
+
 class Redacted(_Body, frozen=True, tag="redacted"):
     seqs: tuple[Seq, ...]
     by: str = "person"
@@ -413,6 +420,7 @@ Body = (
     | EpochReleased
     | SettingsChanged
     | NoteAdded
+    | Instructed
     | Redacted
     | SubmissionAdmitted
     | SubmissionPlaced

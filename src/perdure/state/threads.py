@@ -80,7 +80,7 @@ class Thread(Struct, frozen=True):
     `standby` is the model that it fell to, if it did.
 
     `call` is the call that opened it, if it is a subagent's. `waiting_notes` come after the running round. `seen` maps paths to the SHA-256 of the content
-    that the thread's model last read or wrote; `settlement` is the newest.
+    that the thread's model last read or wrote; `settlement` is the newest; `instructed` are the AGENTS.md below the root that the model was told.
     """
 
     name: str
@@ -97,6 +97,7 @@ class Thread(Struct, frozen=True):
     answer: str = ""
     seen: dict[str, Digest] = {}
     settlement: r.SubmissionSettled | None = None
+    instructed: tuple[str, ...] = ()
 
 
 Threads = dict[str, Thread]
@@ -154,6 +155,9 @@ def _reduce(thread: Thread, stored: r.Stored, calls: Calls, inputs: dict[str, tu
             return _finished(thread, thread.turn, body, calls)
         case r.SubmissionSettled() as body:
             return _settled(thread, body)
+        case r.Instructed(path=path, text=text):
+            said = Said((Text(_instructions_note(path, text)),), note=True)
+            return replace(thread, entries=thread.entries.add(said), instructed=(*thread.instructed, path))
         case _:
             return thread
 
@@ -169,6 +173,10 @@ def _changed_note(paths: tuple[str, ...], count: int) -> str:
         "[perdure] These paths in the workspace were changed by someone else, not by your calls. "
         f"Read them again before you rely on them:\n{shown}{more}"
     )
+
+
+def _instructions_note(path: str, text: str) -> str:
+    return f"[perdure] Instructions for what lies in {path.rpartition('/')[0]}/, from {path}:\n\n{text}"
 
 
 def _failed(turn: Turn, body: r.ModelFailed) -> Turn:
