@@ -214,3 +214,9 @@ def test_an_answer_of_another_provider_is_rebuilt_from_its_parts() -> None:
         "role": "assistant",
         "content": [{"type": "text", "text": "yes"}],
     }
+
+
+def test_a_cache_for_an_hour_is_asked_for_with_every_mark() -> None:
+    asked = context(user("hi"), answer("yes"), user("more"), system="Be brief.", tools=(BASH,), options={"cache": "1h"})
+    body = reply(messages_server(OK), asked)[2].bodies[0]
+    assert body.count(b'"cache_control":{"type":"ephemeral","ttl":"1h"}') == 4 and b'"5m"' not in body
