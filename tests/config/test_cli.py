@@ -161,3 +161,14 @@ def test_a_faulty_file_stops_a_driver_before_it_begins(desk: Desk) -> None:
     assert len(desk.log("s")) == records + 1
     user_file(desk).unlink()
     assert "Again." in desk.perdure("resume", "s").stdout
+
+
+def test_gc_goes_by_the_users_retention_where_it_is_not_told_otherwise(desk: Desk) -> None:
+    for name in ("a", "b"):
+        desk.perdure("run", "x", "--session", name, "--model", desk.script("Done."))
+    user_file(desk).parent.mkdir(parents=True, exist_ok=True)
+    user_file(desk).write_text('retention.older_than = "1000d"\n')
+    assert "would remove" not in desk.perdure("gc", "--dry-run").stdout
+    user_file(desk).write_text('retention.older_than = "0s"\n')
+    assert desk.perdure("gc", "--dry-run").stdout.count("would remove") == 2
+    assert "would remove" not in desk.perdure("gc", "--dry-run", "--older-than", "1000d").stdout

@@ -194,6 +194,8 @@ def test_every_key_that_may_loosen_needs_trust(world: World) -> None:
         "hooks.after_call",
         "hooks.before_request",
         "hooks.on_answer",
+        "retention.older_than",
+        "retention.keep_bytes",
         "skills.folders",
     }
 
@@ -242,7 +244,7 @@ def test_each_fault_is_told_with_its_line_and_what_is_allowed(tmp_path: Path) ->
     ).split("\n  ")
     assert told == [
         "FILE:1: there is no key `modle` (`model`?); there are model, base_url, thinking, space, network, bind, custody, capture, "
-        "permissions, budget, hooks, skills",
+        "permissions, budget, hooks, retention, skills",
         'FILE:2: `space` is "docker" here; it must be one of "host", "sandbox"',
         "FILE:5: `bind` is 3 here; it must be a list of paths",
         "FILE:8: there is no key `budget.turn` (`budget.turns`?); there are turns, tokens, seconds, failures",
@@ -304,3 +306,46 @@ def test_a_byte_order_mark_is_stepped_over(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbfbudget.turns = 5\r\n")
     file = read(path)
     assert file is not None and file.values == {"budget.turns": 5}
+
+
+def test_the_environment_names_the_server_of_its_provider(world: World) -> None:
+    world.user('model = "openai:a"\nbase_url = "http://file/v1"\n')
+    world.environ |= {"OPENAI_BASE_URL": "http://environment/v1", "ANTHROPIC_BASE_URL": "http://other"}
+    assert world.settings().held["base_url"].value == "http://environment/v1"
+    assert world.settings().held["base_url"].where == ("$OPENAI_BASE_URL",)
+
+
+def test_one_server_is_not_asked_for_models_of_several_providers(tmp_path: Path) -> None:
+    text = 'model = ["openai:a", "anthropic:b"]\nbase_url = "http://h"\n'
+    assert "FILE:2: `base_url` is one provider's server" in fault(tmp_path / "perdure.toml", text)
+    (tmp_path / "perdure.toml").write_text(text.replace("anthropic", "openai"))
+    assert read(tmp_path / "perdure.toml") is not None
+
+
+def test_how_long_sessions_are_kept_is_no_projects_to_say(world: World) -> None:
+    world.user('[retention]\nolder_than = "30d"\nkeep_bytes = "5GiB"\n')
+    assert world.settings().held["retention.keep_bytes"].value == "5GiB"
+    world.project('\n[retention]\nolder_than = "1s"\n', trusted=True)
+    with pytest.raises(UsageError, match=r"perdure\.toml:3: `retention.older_than` is for your own perdure\.toml"):
+        world.settings()
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [("older_than", "12h 90min 2w 1.5d", "12 h3 -1d month"), ("keep_bytes", "500MB 5GiB 5G 12", "lots 5XB -1G")],
+)
+def test_ages_and_sizes_are_what_gc_takes(tmp_path: Path, key: str, good: str, bad: str) -> None:
+    import click
+
+    from perdure.cli.gc import _age_s, _bytes
+
+    taken = {"older_than": _age_s, "keep_bytes": _bytes}[key]
+    option = click.Option(["--x"])
+    for value in good.split():
+        (tmp_path / "perdure.toml").write_text(f'retention.{key} = "{value}"\n')
+        assert read(tmp_path / "perdure.toml") is not None
+        assert taken(click.Context(click.Command("gc")), option, value)
+    for value in bad.split():
+        assert f"`retention.{key}` is" in fault(tmp_path / "perdure.toml", f'retention.{key} = "{value}"\n')
+        with pytest.raises(click.BadParameter):
+            taken(click.Context(click.Command("gc")), option, value)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
+from collections.abc import Callable
 
 import click
 
@@ -40,23 +42,39 @@ def _age_s(context: click.Context, option: click.Parameter, value: str | None) -
     return float(found[1]) * _SECONDS[found[2]]
 
 
+def _configured(key: str) -> Callable[[], str | None]:
+    """What the user's own perdure.toml says, where the option is not given."""
+
+    def default() -> str | None:
+        from perdure.config.file import read, user_path
+
+        file = read(user_path(os.environ))
+        return file.values.get(key) if file else None
+
+    return default
+
+
 @click.command
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.option(
     "--older-than",
     "older_s",
     callback=_age_s,
+    default=_configured("retention.older_than"),
     metavar="AGE",
     help="First remove settled sessions unchanged for so long: 30d, 12h.",
 )
 @click.option(
     "--keep-bytes",
     callback=_bytes,
+    default=_configured("retention.keep_bytes"),
     metavar="SIZE",
     help="First remove settled sessions, oldest first, until the rest fits: 500MB, 5GiB.",
 )
 def gc(dry_run: bool, older_s: float | None, keep_bytes: int | None) -> None:
     """Free the room that no session needs any more.
+
+    What `[retention]` of your perdure.toml says holds where an option is not given.
 
     Sessions may be at work meanwhile. Sessions with open work, running or waiting, are never removed.
     """

@@ -126,9 +126,19 @@ class _Reading:
             else:
                 for inner, each in value.items():
                     self._value((name, inner), each, values)
-        if "base_url" in values and "model" not in values:
-            self._fault(("base_url",), "`base_url` stands alone; name the `model` that it is for in the same file")
+        if "base_url" in values:
+            self._server(values.get("model", ()))
         return values
+
+    def _server(self, model: str | tuple[str, ...]) -> None:
+        names = (model,) if isinstance(model, str) else model
+        if not names:
+            self._fault(("base_url",), "`base_url` stands alone; name the `model` that it is for in the same file")
+        elif len({name.partition(":")[0] for name in names}) > 1:
+            self._fault(
+                ("base_url",),
+                "`base_url` is one provider's server; the models beside it are of several, and would all be asked there",
+            )
 
     def _value(self, place: tuple[str, ...], value: Any, values: dict[str, Any]) -> None:
         name = ".".join(place)

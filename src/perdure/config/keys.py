@@ -12,14 +12,16 @@ from msgspec import Meta, Struct, convert
 
 from perdure.engine.home import DEFAULT_BUDGET
 from perdure.engine.hosting import KINDS
+from perdure.model.catalog import THINKING
 from perdure.program.hooks import Hook
 from perdure.space.launch import Custody
 from perdure.spaced.engine import CHOICES
 
-THINKING = ("off", "low", "medium", "high")
-
 Tightens = Callable[[Any, Any], bool]
 """Whether the first value leaves less room than the second, which holds without it."""
+
+AGE = r"^\d+(\.\d+)?\s*(s|min|h|d|w)$"
+SIZE = r"^\d+(\.\d+)?\s*([KMGTkmgt]i?)?[Bb]?$"
 
 Word = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1)]
@@ -27,7 +29,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 
 
 class Key(Struct, frozen=True):
-    """`joins`: what the user's file and the project's say both hold, the user's first."""
+    """`joins`: what the user's file and the project's say both hold, the user's first. `user_only`: no project's to say."""
 
     name: str
     type: Any
@@ -35,6 +37,7 @@ class Key(Struct, frozen=True):
     default: Any = None
     tightens: Tightens | None = None
     joins: bool = False
+    user_only: bool = False
 
 
 def _fewer(value: float, held: float | None) -> bool:
@@ -93,6 +96,8 @@ KEYS = {
         Key("hooks.after_call", tuple[Word | Hook, ...], _HOOKS, (), joins=True),
         Key("hooks.before_request", tuple[Word | Hook, ...], _HOOKS, (), joins=True),
         Key("hooks.on_answer", tuple[Word | Hook, ...], _HOOKS, (), joins=True),
+        Key("retention.older_than", Annotated[str, Meta(pattern=AGE)], 'a time, as "30d", "12h"', user_only=True),
+        Key("retention.keep_bytes", Annotated[str, Meta(pattern=SIZE)], 'a size, as "500MB", "5GiB"', user_only=True),
         Key("skills.folders", tuple[Word, ...], "a list of paths", (), joins=True),
     )
 }

@@ -17,7 +17,9 @@ from msgspec import Struct
 from perdure.config import trust
 from perdure.config.file import File, project_path, read, user_path
 from perdure.config.keys import KEYS, PERMISSIONS_OF_STRANGERS, Key
+from perdure.model.catalog import url_variable
 from perdure.program.hooks import POINTS, Hooks
+from perdure.record.errors import UsageError
 from perdure.record.records import Budget
 
 MODEL = "PERDURE_MODEL"
@@ -91,16 +93,33 @@ def settings(directory: str | os.PathLike[str], home: Path, environ: Mapping[str
     project = read(path) if path is not None and not _same(path, user) else None
     ignored: tuple[tuple[str, int], ...] = ()
     if project is not None:
+        _only_the_users(project)
         values = project.values if trust.trusted(home, project) else _tightening(project, held)
         ignored = tuple((name, line) for name, line in _lines(project) if not _taken(name, project, values))
         _laid(held, project, values)
+    _environment(held, environ)
+    return Settings(held, project.path if project else None, ignored)
+
+
+def _environment(held: dict[str, Held], environ: Mapping[str, str]) -> None:
+    """Lay the environment over what the files say."""
     if named := environ.get(MODEL):
         held["model"], held["base_url"] = Held(named, (f"${MODEL}",)), Held(None)
-    return Settings(held, project.path if project else None, ignored)
+    model = held["model"].value
+    variable = url_variable(model if isinstance(model, str) else model[0]) if model else None
+    if variable and environ.get(variable):
+        held["base_url"] = Held(environ[variable], (f"${variable}",))
 
 
 def _same(path: Path, user: File | None) -> bool:
     return user is not None and os.path.realpath(path) == os.path.realpath(user.path)
+
+
+def _only_the_users(project: File) -> None:
+    if names := [name for name in project.values if KEYS[name].user_only]:
+        raise UsageError(
+            "\n  ".join(f"{project.where(name)}: `{name}` is for your own perdure.toml; a project can't set it" for name in names)
+        )
 
 
 def _lines(file: File) -> list[tuple[str, int]]:

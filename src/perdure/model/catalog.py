@@ -63,6 +63,12 @@ def resolve(name: str, *, base_url: str | None = None) -> Model:
     raise _unknown(name)
 
 
+def url_variable(name: str) -> str | None:
+    """The environment variable that names the server of this model's provider."""
+    vendor = _VENDORS.get(name.partition(":")[0])
+    return vendor.url if vendor else None
+
+
 def check_options(options: Mapping[str, Any]) -> None:
     """Raises UsageError for a session's model options that no model could be asked with."""
     if (thinking := options.get("thinking")) is not None and thinking not in THINKING:
