@@ -18,6 +18,9 @@ class MessagesServer(WireServer):
     def model(self, model: str = "claude-opus-4-8") -> ProviderModel:
         return anthropic(f"anthropic:{model}", model, key="sk-test", key_name="ANTHROPIC_API_KEY", base_url=self.url)
 
+    def framed(self, event: Event) -> bytes:
+        return named(event)
+
 
 def messages_server(*answers: Answer) -> AbstractAsyncContextManager[MessagesServer]:
     return listening(MessagesServer(*answers))

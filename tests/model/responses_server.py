@@ -29,6 +29,9 @@ class ResponsesServer(WireServer):
             "openai-responses:gpt-5.2", "gpt-5.2", key="sk-test", key_name="OPENAI_API_KEY", base_url=self.url
         )
 
+    def framed(self, event: Event) -> bytes:
+        return _numbered((event,))[0]
+
 
 def responses_server(*answers: Answer) -> AbstractAsyncContextManager[ResponsesServer]:
     return listening(ResponsesServer(*answers))

@@ -36,6 +36,9 @@ class WireServer:
     def model(self) -> ProviderModel:
         raise NotImplementedError
 
+    def framed(self, event: dict[str, Any]) -> bytes:
+        return frame(event)
+
     def sent(self, index: int = -1) -> dict[str, Any]:
         """A request's body as JSON."""
         body = json.loads(self.bodies[index])
@@ -77,7 +80,7 @@ class WireServer:
         """These chunks and then silence, until the client hangs up."""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await send(writer, STREAM, *(piece(frame(chunk)) for chunk in chunks))
+            await send(writer, STREAM, *(piece(self.framed(chunk)) for chunk in chunks))
             await reader.read()
             self.closed.set()
             writer.close()
@@ -142,7 +145,7 @@ async def send(writer: asyncio.StreamWriter, *data: bytes) -> None:
 
 
 def frame(event: dict[str, Any]) -> bytes:
-    """One event; its name, for those who name it, is its type."""
+    """One event, without a name."""
     return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 

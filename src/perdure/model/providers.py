@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, cast
 
 from msgspec import Struct
@@ -48,7 +48,7 @@ class ProviderModel:
     same for all requests that begin alike. `key` says what authorises requests and `server` where they go, if that was chosen; both for
     messages to people, and a chosen server's prices are not known. `cache` asks for cache marks where a provider needs them,
     `cache_key_setting` names where it wants the key; `looks_back`: it finds a former request only where that one's end is marked too. `settings` are
-    always the same.
+    always the same. `attempt` is entered around each request, and leaves nothing of it open.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class ProviderModel:
         cache: bool = True,
         cache_key_setting: str | None = None,
         looks_back: bool = False,
+        attempt: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
@@ -71,6 +72,7 @@ class ProviderModel:
         self._settings = {"cache": cache, **(settings or {})}
         self._cache_key_setting = cache_key_setting
         self._looks_back = looks_back
+        self._attempt = attempt
 
     def prepare(self, context: Context) -> Request:
         messages = messages_of(context, self.name)
@@ -93,12 +95,15 @@ class ProviderModel:
     async def _events(self, payload: _Payload) -> AsyncGenerator[Delta | Final]:
         begun = False
         try:
-            async with model_request_stream(
-                payload.adapter,
-                payload.messages,
-                model_settings=payload.settings,
-                model_request_parameters=payload.parameters,
-            ) as stream:
+            async with (
+                self._attempt(),
+                model_request_stream(
+                    payload.adapter,
+                    payload.messages,
+                    model_settings=payload.settings,
+                    model_request_parameters=payload.parameters,
+                ) as stream,
+            ):
                 begun = True
                 async for event in stream:
                     if delta := delta_of(event):

@@ -6,7 +6,9 @@ vendor's own may need no key, has no prices, and is asked for nothing that only 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -93,12 +95,33 @@ def google(name: str, model: str, *, key: str | None, key_name: str, base_url: s
         from pydantic_ai.providers.google import GoogleProvider
     except ImportError as error:
         raise package_missing(name, "google", error) from error
-    client = httpx2.AsyncClient(headers=CLOSING, timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_S))
+    timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
+    client = httpx2.AsyncClient(headers=CLOSING, timeout=timeout, event_hooks={"response": [_keep]})
     provider = GoogleProvider(
         api_key=key or NO_KEY, base_url=base_url, http_client=client, retry_options=HttpRetryOptions(attempts=1)
     )
     adapter = GoogleModel(model, provider=provider)
-    return ProviderModel(name, lambda _: adapter, key=key_name, server=base_url)
+    return ProviderModel(name, lambda _: adapter, key=key_name, server=base_url, attempt=_closing)
+
+
+_kept: ContextVar[list[Any] | None] = ContextVar("the responses of an attempt", default=None)
+
+
+async def _keep(response: Any) -> None:
+    if (kept := _kept.get()) is not None:
+        kept.append(response)
+
+
+@asynccontextmanager
+async def _closing() -> AsyncIterator[None]:
+    """Google's client leaves a stream that is not read to its end to the garbage collector, and an answer that nobody hears is paid for."""
+    kept: list[Any] = []
+    _kept.set(kept)
+    try:
+        yield
+    finally:
+        for response in kept:
+            await response.aclose()
 
 
 def _openai_client(key: str | None, base_url: str | None) -> Any:
