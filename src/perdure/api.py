@@ -16,6 +16,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -73,11 +74,18 @@ class Answer(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open(path: str | os.PathLike[str] | None = None, *, hooks: Hooks | None = None) -> AsyncIterator[Opened]:
-    """A home: `path`, else `$PERDURE_HOME`, else the platform's state directory. Made if it does not exist. `hooks` run for whatever is driven here."""
+async def open(
+    path: str | os.PathLike[str] | None = None, *, hooks: Hooks | None = None, skills: Iterable[str | os.PathLike[str]] = ()
+) -> AsyncIterator[Opened]:
+    """A home: `path`, else `$PERDURE_HOME`, else the platform's state directory. Made if it does not exist. `hooks` run for whatever is driven here.
+
+    `skills` are folders of skills, beside those of each workspace.
+    """
     home = await Home.open(path)
     if hooks is not None:
         home.hooks = lambda directory: hooks
+    folders = tuple(Path(folder).expanduser().absolute() for folder in skills)
+    home.skills = lambda directory: folders
     try:
         yield Opened(home)
     finally:
@@ -103,6 +111,7 @@ class Opened:
         binds: Iterable[str | os.PathLike[str]] = (),
         custody: str = "auto",
         capture: str = "auto",
+        copy: bool = False,
         instructions: str = "",
         turn_budget: Budget = DEFAULT_BUDGET,
         session_budget: Budget = Budget(),
@@ -114,6 +123,7 @@ class Opened:
         A `space` of kind `sandbox` has no network without `network`, and of other directories only `binds`, to read.
         `capture` is how the workspace is looked at after a call: `watch` by events, `scan` at everything, `strict` by events and before each
         changing call at everything, `auto` by events where they can be had.
+        With `copy` it works in a copy of the directory, which lies in the home; `Session.apply` brings its changes to the directory.
         `tools` are added to the built-in ones; a function becomes a tool of class `external` in the driver's place.
         """
         if model is None:
@@ -131,6 +141,7 @@ class Opened:
             binds=binds,
             custody=custody,
             capture=capture,
+            copy=copy,
             tools=(*BUILTIN, *added),
             instructions=instructions,
             turn_budget=turn_budget,

@@ -39,6 +39,7 @@ def session_arguments(
     binds: tuple[str, ...] | None = None,
     custody: str | None = None,
     capture: str | None = None,
+    copy: bool | None = None,
     max_turns: int | None = None,
     max_tokens: int | None = None,
     max_seconds: float | None = None,
@@ -64,6 +65,7 @@ def session_arguments(
         "binds": binds or (value["bind"] if boxed else ()),
         "custody": custody or ("auto" if boxed else value["custody"]),
         "capture": capture or value["capture"],
+        "copy": bool(copy),
         "turn_budget": Budget(
             max_turns or budget.turns,
             max_tokens or budget.tokens,

@@ -72,6 +72,9 @@ from perdure.record.errors import UsageError
     help="How the directory is looked at after a call: by events (watch), in full (scan), or by events and in full before each changing call "
     "(strict); by default by events where they can be had.",
 )
+@click.option(
+    "--copy", is_flag=True, default=None, help="Work in a copy of the directory, in the home; `perdure apply` brings the changes."
+)
 @click.option("--max-turns", type=click.IntRange(1), metavar="N", help="Model responses a prompt may take.")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Tokens a prompt may take, input and output together.")
 @click.option(

@@ -81,7 +81,9 @@ async def _compared(session: Session) -> Verified:
     if not Path(root).is_dir():
         raise UsageError(f"{root}, the directory of session {session.id}, is not there")
     with tempfile.TemporaryDirectory(prefix="verify-", dir=session.home.path) as folder:
-        scanned = await _scan(root, folder, logged, state.session.exclude)
+        scanned = await _scan(
+            root, folder, logged, state.session.exclude, own=bool(state.session.created and state.session.created.copy)
+        )
         differing: tuple[str, ...] = ()
         if logged is not None and not scanned.image.same_files(logged):
             found = await compare(logged.tree, scanned.image.tree, _either(session, Staging(f"{folder}/staging")))
@@ -97,9 +99,10 @@ async def _compared(session: Session) -> Verified:
     )
 
 
-async def _scan(root: str, folder: str, base: Image | None, exclude: tuple[str, ...]) -> _Scanned:
+async def _scan(root: str, folder: str, base: Image | None, exclude: tuple[str, ...], *, own: bool) -> _Scanned:
     known = ["--base", msgspec.json.encode(base).decode()] if base else []
     known += ["--exclude", msgspec.json.encode(exclude).decode()] if exclude else []
+    known += ["--own"] if own else []
     child = await asyncio.create_subprocess_exec(
         *spaced_command("--scan", root, folder, *known), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

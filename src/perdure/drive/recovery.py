@@ -15,7 +15,7 @@ import time
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.drive import excluding, told
+from perdure.drive import excluding, rebuilding, told
 from perdure.drive.decide import Adopt, Decision, Evidence, Known, Start, Stay, Undo, Unknown, classify, decide
 from perdure.drive.events import Emit, Notice
 from perdure.drive.journal import Journal
@@ -87,6 +87,7 @@ class Recovery:
                 "survivors", f"processes of the last supervisor may still run: {names}; end them, or `perdure resume --accept`"
             )
         await excluding.hold(self._journal, self._site)
+        await rebuilding.fill(self._journal, self._site, opened)
         found = await self._evidence(open_calls)
         for item in found:
             await self._carry_out(item)

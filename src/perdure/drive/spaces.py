@@ -15,6 +15,8 @@ from perdure.state.workspace import Workspace
 class Opened:
     """A Space that answers, and what was found on the way.
 
+    `rebuilt` is where the workspace lies that was made in the place of a lost one: it is to be filled from the log.
+
     `fresh` is a new generation: its ledger knows nothing. `dead_at_ns` is when the life `dead_instance` was seen to die, None where it was
     only found dead. `survivors` are processes of a former supervisor whose death can't be proven.
     """
@@ -26,6 +28,7 @@ class Opened:
     survivors: tuple[Process, ...] = ()
     self_test: dict[str, bool] = field(default_factory=dict)
     mounts_left_out: tuple[str, ...] = ()
+    rebuilt: Binding | None = None
 
 
 class Spaces(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perdure.engine import places, process
+from perdure.engine import copies, places, process
 from perdure.engine.hosting import Hosting
 from perdure.log.live import LiveText
 from perdure.log.sqlite import SqliteStore
@@ -45,6 +46,7 @@ class Home:
         self.clock = clock
         self.spaces = Hosting(path, environ)
         self.owner = process.identify()
+        self.skills: Callable[[str], tuple[Path, ...]] = lambda directory: ()
         self.hooks: Callable[[str], Hooks] = lambda directory: Hooks()
         self._states: dict[str, State] = {}
 
@@ -84,6 +86,7 @@ class Home:
         binds: Iterable[str | os.PathLike[str]] = (),
         custody: str = "auto",
         capture: str = "auto",
+        copy: bool = False,
         tools: Iterable[Tool] = BUILTIN,
         instructions: str = "",
         turn_budget: Budget = DEFAULT_BUDGET,
@@ -113,10 +116,12 @@ class Home:
             turn_budget=turn_budget,
             session_budget=session_budget,
             instructions=instructions,
+            copy=copy,
         )
-        stat = root.stat()
         header = Header(id, created.log_id, (Draft(created), Draft(r.ThreadOpened("main"), "main", -1)))
-        return await self.store.create(header, binding=Binding(id, str(root), stat.st_dev, stat.st_ino, bound))
+        async with copies.made(self.path, self.store, id, root) if copy else contextlib.nullcontext(root) as workspace:
+            stat = workspace.stat()
+            return await self.store.create(header, binding=Binding(id, str(workspace), stat.st_dev, stat.st_ino, bound))
 
     def checked(self, model: str | Sequence[str], options: Mapping[str, Any], begun: str | None = None) -> tuple[str, ...]:
         """The names as a session remembers them: of models that can be asked, wherever a later driver starts. Raises UsageError.

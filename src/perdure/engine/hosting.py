@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from msgspec.structs import replace
+
 from perdure.drive.spaces import Opened
+from perdure.engine import copies
 from perdure.log.store import Binding
 from perdure.record.errors import RootReplacedError, UsageError
 from perdure.record.records import SessionCreated
@@ -80,7 +83,11 @@ class Hosting:
         accepted: bool = False,
     ) -> Opened:
         root = Path(binding.directory)
-        _check_identity(root, binding, workspace)
+        rebuilt = created.copy and _lost(root, binding, workspace)
+        if rebuilt:
+            await self._remake(session, root, binding, workspace)
+        else:
+            _check_identity(root, binding, workspace)
         dead_at_ns = await self._end_unknown_life(session, workspace, accepted=accepted)
         dead_instance = workspace.space.instance if workspace.space else None
         found = await self._spaces.open(
@@ -89,6 +96,7 @@ class Hosting:
             epoch=epoch,
             custody=cast(Literal["auto", "pidns", "unproven"], created.custody),
             env=self.environ,
+            own_workspace=created.copy,
             accepted=accepted,
             sandbox=Sandbox(created.network, binding.binds) if created.space == "sandbox" else None,
             capture=created.capture,
@@ -103,7 +111,20 @@ class Hosting:
             survivors=found.survivors,
             self_test=found.self_test,
             mounts_left_out=found.mounts_left_out,
+            rebuilt=replace(binding, device=found.device, inode=found.inode) if rebuilt else None,
         )
+
+    async def _remake(self, session: str, root: Path, binding: Binding, workspace: Workspace) -> None:
+        """Whoever still holds the lost workspace is ended first: it can do nothing there any more."""
+        if workspace.image is None:
+            raise RootReplacedError(
+                f"{root}, the session's copy, is gone, and it was before the log held its files; give the session up: "
+                f"`perdure abandon {session}`, and start another"
+            )
+        known = supervisor.recorded(self._spaces.folder(session))
+        if known is not None and death.dead(known.init, known.boot_id) is False:
+            await death.kill(known.init, known.boot_id)
+        copies.remake(root, binding.inode)
 
     async def _end_unknown_life(self, session: str, workspace: Workspace, *, accepted: bool) -> int | None:
         """A supervisor that the log knows and whose state folder is gone can't be reached, so it must be dead before another begins."""
@@ -115,6 +136,19 @@ class Hosting:
         if gone is None and not accepted:
             raise death.unseen(known.init)
         return await death.kill(known.init, boot_id) if gone is False else None
+
+
+def _lost(root: Path, binding: Binding, workspace: Workspace) -> bool:
+    """Whether a workspace that Perdure made is not there any more, or emptied."""
+    try:
+        stat = root.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    if (stat.st_dev, stat.st_ino) != (binding.device, binding.inode):
+        return True
+    with os.scandir(root) as entries:
+        empty = not any(entries)
+    return empty and workspace.image is not None and workspace.image.tree != EMPTY_TREE
 
 
 def _check_identity(root: Path, binding: Binding, workspace: Workspace) -> None:

@@ -2,7 +2,7 @@
 
     acquire → supervisor ended, state folder gone → streamed text gone → lock file gone → the session is gone from the log, if nothing came in meanwhile
 
-The directory that the session worked in is never touched.
+The directory that the session worked in is never touched; a copy in the home, which Perdure made for it, goes with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import uuid
 from pathlib import Path
 
-from perdure.engine import embedded, lease, places
+from perdure.engine import copies, embedded, lease, places
 from perdure.engine.home import Home
 from perdure.log.store import Admission, SessionId, SessionRow
 from perdure.record import records as r
@@ -58,6 +58,8 @@ async def remove(home: Home, session: SessionId, *, force: bool = False) -> None
 async def _dismantle(home: Home, session: SessionId, epoch: int) -> None:
     step("remove.space")
     await ending.end(home.spaces.folder(session), epoch)
+    step("remove.copy")
+    await copies.remove(home.path, session)
     step("remove.live")
     await home.live.forget(session)
 

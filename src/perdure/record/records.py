@@ -118,6 +118,8 @@ class Result(Struct, frozen=True, omit_defaults=True):
 
 
 class SessionCreated(_Body, frozen=True, tag="session_created"):
+    """`copy`: the workspace is one that Perdure made, a copy of a directory."""
+
     log_id: str
     agent: str
     program: str
@@ -135,6 +137,7 @@ class SessionCreated(_Body, frozen=True, tag="session_created"):
     session_budget: Budget = Budget()
     instructions: str = ""
     fallbacks: tuple[str, ...] = ()
+    copy: bool = False
 
 
 class SessionForked(_Body, frozen=True, tag="session_forked"):
@@ -161,6 +164,14 @@ class EpochReleased(_Body, frozen=True, tag="epoch_released"):
     reason: str = ""
 
 
+class Skill(Struct, frozen=True):
+    """Something that the model can read up on: `path` is what its `read` takes."""
+
+    name: str
+    description: str
+    path: str
+
+
 class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
     """None leaves a setting as it is. `instructions` are what the workspace's AGENTS.md said when the session began. `fallbacks` go with `model`.
 
@@ -173,6 +184,7 @@ class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
     instructions: str | None = None
     doubted: tuple[str, ...] | None = None
     exclude: tuple[str, ...] | None = None
+    skills: tuple[Skill, ...] | None = None
     fallbacks: tuple[str, ...] = ()
     thinking: str | None = None
 
@@ -412,6 +424,20 @@ class Synced(_Body, frozen=True, tag="synced"):
     image: Image
 
 
+class Applied(_Body, frozen=True, tag="applied"):
+    """What `image` differs by from the directory's last one was brought into a directory outside, whose path is not named: `target` is a digest of it.
+
+    `paths` were changed there. `conflicts` were not, nor was what `only` does not name: the next apply begins for them where this one did.
+    """
+
+    image: Image
+    target: Digest
+    paths: tuple[str, ...] = ()
+    path_count: int = 0
+    conflicts: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+
 Body = (
     SessionCreated
     | SessionForked
@@ -442,6 +468,7 @@ Body = (
     | SpaceLost
     | SpaceRestored
     | Synced
+    | Applied
 )
 
 

@@ -2,7 +2,7 @@
 
     spaced STATE ROOT --epoch N [--ready-fd N] [--detach] [--own] [--exclude JSON] [--capture ENGINE] [--idle-s S] [--sandbox JSON]     serve
     spaced STATE ROOT --try --sandbox JSON               print whether this sandbox holds
-    spaced --scan ROOT STATE [--base JSON]               print one capture, change nothing; what equals the base is copied nowhere
+    spaced --scan ROOT STATE [--base JSON] [--own]               print one capture, change nothing; what equals the base is copied nowhere
 
 The main thread accepts, reaps and ticks; it never waits for anything else. Signals arrive through a wake-up descriptor, so nothing is
 masked that a command could inherit. Exit codes: 0 idle or asked to, 3 another one holds the folder or the root, 4 an epoch below the floor.
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     if options["scan"]:
         root, folder = options["paths"]
-        return _scan(root, folder, options["base"], options["exclude"])
+        return _scan(root, folder, options["base"], options["exclude"], own=options["own"])
     if options["sandbox"] is not None:
         confine.prepare(options["sandbox"]["hidden"], options["sandbox"]["empty"])
     if options["try"]:
@@ -215,10 +215,10 @@ class Supervisor:
         return os.fstat(self._lock_fd).st_nlink == 0
 
 
-def _scan(root: str, folder: str, base: dict[str, Any] | None, exclude: list[str]) -> int:
+def _scan(root: str, folder: str, base: dict[str, Any] | None, exclude: list[str], *, own: bool) -> int:
     root = os.path.realpath(root)
     root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    workspace = Workspace(root_fd, root, folder, own=False, exclude=tuple(exclude))
+    workspace = Workspace(root_fd, root, folder, own=own, exclude=tuple(exclude))
     json.dump(workspace.capture(base, hot=set(), cancelled=lambda: False), sys.stdout)
     return 0
 
