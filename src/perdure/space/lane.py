@@ -15,15 +15,12 @@ from typing import Any
 
 from perdure.record.errors import RootReplacedError, SpaceGoneError, StaleEpochError, StoreFullError, UsageError
 from perdure.record.parts import Digest
+from perdure.space.frames import Frame, Frames
 from perdure.space.space import ChunkSource
 from perdure.spaced import wire
 from perdure.spaced.errors import ProtocolError
 
 IDLE_LANES = 4
-READ_LIMIT_BYTES = 1 << 20
-
-Frame = tuple[dict[str, Any], bytes]
-"""A header and its payload."""
 
 
 class Lane:
@@ -32,9 +29,8 @@ class Lane:
     `answered`: the newest request has its answer, whatever that was, so that the lane may carry another one.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
         self._ahead: asyncio.Task[Frame] | None = None
         self.answered = False
 
@@ -43,13 +39,15 @@ class Lane:
         """Raises OSError where nobody listens."""
         folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return cls(*await asyncio.open_unix_connection(wire.address(str(folder), name, folder_fd), limit=READ_LIMIT_BYTES))
+            loop = asyncio.get_running_loop()
+            _, frames = await loop.create_unix_connection(Frames, wire.address(str(folder), name, folder_fd))
+            return cls(frames)
         finally:
             os.close(folder_fd)
 
     @property
     def socket(self) -> socket.socket:
-        found = self._writer.get_extra_info("socket")
+        found = self._frames.transport.get_extra_info("socket")
         assert found is not None
         return found  # type: ignore[no-any-return]
 
@@ -83,7 +81,7 @@ class Lane:
     def close(self) -> None:
         if self._ahead is not None:
             self._ahead.cancel()
-        self._writer.close()
+        self._frames.transport.close()
 
     async def _serve(self, digests: Iterable[Digest], source: ChunkSource) -> None:
         """Send the chunks, unless the supervisor breaks the request off while they are fetched."""
@@ -112,17 +110,13 @@ class Lane:
 
     async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         try:
-            self._writer.write(wire.encode(header, payload))
-            async with asyncio.timeout(wire.SILENCE_S):
-                await self._writer.drain()
-        except (OSError, TimeoutError) as error:
+            await self._frames.send(wire.encode(header, payload), wire.SILENCE_S)
+        except (OSError, EOFError, TimeoutError, ProtocolError) as error:
             raise SpaceGoneError(f"the supervisor does not listen any more: {error}") from error
 
     async def _receive(self) -> Frame:
         try:
-            async with asyncio.timeout(wire.SILENCE_S):
-                head, payload = wire.lengths(await self._reader.readexactly(wire.PREFIX.size))
-                return wire.decode(await self._reader.readexactly(head)), await self._reader.readexactly(payload)
+            return await self._frames.next(wire.SILENCE_S)
         except TimeoutError as error:
             raise SpaceGoneError(f"the supervisor has been silent for {wire.SILENCE_S:g} s") from error
         except (OSError, EOFError, ValueError, ProtocolError) as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 
+@functools.cache
 def boot_id() -> str:
-    """Another one after each start of the machine."""
+    """Another one after each start of the machine; no process outlives one."""
     if sys.platform == "linux":
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()

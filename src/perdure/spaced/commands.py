@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -42,6 +43,7 @@ class Command:
         self._key = key
         self._output_fd = output_fd
         self._asked: float | None = None
+        self._deadline: float | None = None
         self._wake, self._wake_end = os.pipe()
         self._unread = b""
         self.pid = 0
@@ -60,11 +62,14 @@ class Command:
             custody.groups[self.pid] = key
         step("spawned")
 
-    def run(self, timeout_s: float, max_output_bytes: int) -> str:
-        """The cause of its end. Its whole tree is dead unless the cause is `self`."""
-        deadline = time.monotonic() + timeout_s
+    def run(self, timeout_s: float, max_output_bytes: int, until: float = math.inf) -> str | None:
+        """The cause of its end. Its whole tree is dead unless the cause is `self`. None: it runs on at `until`, on the monotonic clock; ask again."""
+        deadline = self._deadline = self._deadline or time.monotonic() + timeout_s
         while self.exit_code is None and not self.gone:
-            self._poll(min(TICK_S, max(deadline - time.monotonic(), 0)))
+            now = time.monotonic()
+            if now >= until:
+                return None
+            self._poll(min(TICK_S, max(deadline - now, 0), until - now))
             if self._asked is not None:
                 self.end(self._asked)
                 return "abort"

@@ -48,6 +48,11 @@ class Engine:
         """In words, for people."""
         return "scan (%s)" % self._unwatchable if self._unwatchable else "watch"
 
+    @property
+    def watching(self) -> bool:
+        """Whether a capture now would look at what was touched alone, as far as can be told."""
+        return self.watch is not None and self.watch.index is not None and not self.watch.broken
+
     def take(self, old: Index, *, scan: str) -> tuple[Touched, bool]:
         """What is known to have changed since that index, and whether that is all. `scan` says why everything must be looked at, if so."""
         mounted, before = self.mounts.now(), self._mounted

@@ -1,12 +1,14 @@
-"""Operations: each has a key, an entry in the ledger and a thread, and ends with an outcome and, if it mutates, a capture.
+"""Operations: each has a key and an entry in the ledger, and ends with an outcome and, if it mutates, a capture.
 
-The entry stands before the thread starts. The capture is taken by the same thread as soon as the operation's own effects are over, so what others
-change afterwards is not booked to it. An operation whose epoch fell below the floor ends `fenced`: it is not captured, it is undone.
+The entry stands before anything else is done. A short operation is carried out by the thread of the lane that asked for it; one that takes longer
+goes on in a thread of its own. The capture follows as soon as the operation's own effects are over, so what others change afterwards is not booked
+to it. An operation whose epoch fell below the floor ends `fenced`: it is not captured, it is undone.
 """
 
 from __future__ import annotations
 
 import _thread
+import collections
 import contextlib
 import json
 import os
@@ -14,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Generator, Iterator, Mapping
 
 from perdure.spaced import files, output, processes, survivors
 from perdure.spaced.commands import Command, shell
@@ -27,6 +29,7 @@ from perdure.spaced.steps import step
 from perdure.spaced.workspace import Workspace
 
 FULL_PAUSE_S = 0.5
+_OVER = object()
 _SEARCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "search.py")
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "exec": {"timeout_s": 600.0, "env": {}, "background": False, "mutating": True, "max_output_bytes": 1 << 30},
@@ -65,15 +68,24 @@ class Operations:
     # ---- from lanes
 
     def start(
-        self, key: str, op: dict[str, Any], base: dict[str, Any] | None, epoch: int, environment: Mapping[str, str]
+        self,
+        key: str,
+        op: dict[str, Any],
+        base: dict[str, Any] | None,
+        epoch: int,
+        environment: Mapping[str, str],
+        until: float,
     ) -> Entry:
+        """The key's entry. A new operation has ended when this returns, if it does so by `until` on the monotonic clock."""
         doubt = None if self.custody.proven else op.get("command", "")[: processes.COMMAND_CHARACTERS] or None
         with self.gate.lock:
             self.gate.check(epoch, exactly=True)
             entry, new = self.ledger.begin(key, op, epoch, doubt=doubt)
         if new:
-            arguments = (entry, {**_DEFAULTS.get(op["type"], {}), **op}, base, environment)
-            _thread.start_new_thread(self._run, arguments)
+            whole = {**_DEFAULTS.get(op["type"], {}), **op}
+            steps = self._run(entry, whole, base, environment, until)
+            if time.monotonic() >= until or next(steps, _OVER) is not _OVER:
+                _thread.start_new_thread(collections.deque, (steps, 0))
         return entry
 
     def stop(self, key: str, grace_s: float) -> None:
@@ -190,18 +202,22 @@ class Operations:
     def output_path(self, entry: Entry) -> str:
         return os.path.join(self._outputs, entry.output)
 
-    # ---- the thread of one operation
+    # ---- one operation: each `yield` is where another thread may go on with it
 
-    def _run(self, entry: Entry, op: dict[str, Any], base: dict[str, Any] | None, environment: Mapping[str, str]) -> None:
+    def _run(
+        self, entry: Entry, op: dict[str, Any], base: dict[str, Any] | None, environment: Mapping[str, str], until: float
+    ) -> Iterator[None]:
         def cancelled() -> bool:
             return entry.epoch < self.gate.floor
 
         started = time.monotonic()
         capture = None
         try:
-            cause, result = self._effect(entry, op, environment, cancelled)
+            cause, result = yield from self._effect(entry, op, environment, cancelled, until)
             result["duration_s"] = round(time.monotonic() - started, 3)
             if op.get("mutating") and not cancelled():
+                if not self.workspace.engine.watching:
+                    yield  # a scan takes its time
                 capture = self._capture(result, base, cancelled)
             if cancelled():
                 raise FencedError(entry.key)
@@ -222,11 +238,11 @@ class Operations:
                 time.sleep(FULL_PAUSE_S)
 
     def _effect(
-        self, entry: Entry, op: dict[str, Any], environment: Mapping[str, str], cancelled: Callable[[], bool]
-    ) -> tuple[str, dict[str, Any]]:
+        self, entry: Entry, op: dict[str, Any], environment: Mapping[str, str], cancelled: Callable[[], bool], until: float
+    ) -> Generator[None, None, tuple[str, dict[str, Any]]]:
         try:
             if op["type"] in ("exec", "search"):
-                return self._command(entry, op, environment, cancelled)
+                return (yield from self._command(entry, op, environment, cancelled, until))
             if not op.get("mutating"):
                 return "self", files.run(self.workspace, op, cancelled)
             with self.workspace_lock:
@@ -239,8 +255,8 @@ class Operations:
             return "self", {"ok": False, "text": "%s failed: %s" % (op["type"], error)}
 
     def _command(
-        self, entry: Entry, op: dict[str, Any], environment: Mapping[str, str], cancelled: Callable[[], bool]
-    ) -> tuple[str, dict[str, Any]]:
+        self, entry: Entry, op: dict[str, Any], environment: Mapping[str, str], cancelled: Callable[[], bool], until: float
+    ) -> Generator[None, None, tuple[str, dict[str, Any]]]:
         if op["type"] == "exec":
             arguments = shell(op["command"])
         else:
@@ -259,7 +275,10 @@ class Operations:
                         command.ask_to_end(self._asked[entry.key])
                 if not self.custody.proven:
                     self.ledger.group(entry, command.pid)
-                cause = "self" if op["background"] else command.run(op["timeout_s"], op["max_output_bytes"])
+                cause = "self" if op["background"] else command.run(op["timeout_s"], op["max_output_bytes"], until)
+                while cause is None:
+                    yield
+                    cause = command.run(op["timeout_s"], op["max_output_bytes"])
                 step("command ended")
             finally:
                 with self._commands_lock:

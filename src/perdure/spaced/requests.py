@@ -122,8 +122,9 @@ class Requests:
             found = self._other_than(request["base"], expected, epoch)
             if found is not None:
                 return {"state": "none", "differs": found}
-        entry = self._operations.start(request["key"], request["op"], request.get("base"), epoch, self._environment)
-        return self._ended(entry, epoch, request.get("wait_s", 0.0))
+        until = time.monotonic() + request.get("wait_s", 0.0)
+        entry = self._operations.start(request["key"], request["op"], request.get("base"), epoch, self._environment, until)
+        return self._ended(entry, epoch, until - time.monotonic())
 
     def _other_than(self, base: dict[str, Any], expected: dict[str, Any], epoch: int) -> Optional[dict[str, Any]]:
         """The workspace as it is, if it is not what it was expected to be."""
