@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.desk import Desk, bash, turn
+from tests.cli.desk import Desk, bash, call, turn
 
 
 def user_file(desk: Desk) -> Path:
@@ -172,3 +172,21 @@ def test_gc_goes_by_the_users_retention_where_it_is_not_told_otherwise(desk: Des
     user_file(desk).write_text('retention.older_than = "0s"\n')
     assert desk.perdure("gc", "--dry-run").stdout.count("would remove") == 2
     assert "would remove" not in desk.perdure("gc", "--dry-run", "--older-than", "1000d").stdout
+
+
+def test_skills_of_the_user_and_of_configured_folders_are_read(desk: Desk) -> None:
+    for folder, name in (
+        (user_file(desk).parent / "skills", "mine"),
+        (desk.folder / "team", "ours"),
+        (desk.project / "loose", "stranger"),
+    ):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "SKILL.md").write_text(f"---\ndescription: What is {name}\n---\nThis is {name}.\n")
+    user_file(desk).write_text(f'skills.folders = ["{desk.folder}/team"]\n')
+    (desk.project / "perdure.toml").write_text('skills.folders = ["loose"]\n')
+    reads = [call("read", path=f"skill:{name}/SKILL.md") for name in ("mine", "ours", "stranger")]
+    told = r"This is mine(?s:.*)This is ours(?s:.*)There is no skill 'stranger'"
+    done = desk.perdure("run", "x", "--session", "s", "--model", desk.script(turn("", *reads), turn("Done.", expect=told)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (settings,) = [record["skills"] for record in desk.log("s") if record.get("skills")]
+    assert [skill["name"] for skill in settings] == ["ours", "mine"]

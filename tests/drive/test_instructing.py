@@ -120,3 +120,46 @@ def test_a_request_that_is_repeated_after_a_crash_says_the_same(tmp_path: Path) 
 def test_folders_between_the_root_and_a_file() -> None:
     assert above(["a/b/c.py", "a/x", "top"]) == ["a/AGENTS.md", "a/b/AGENTS.md"]
     assert above(["/etc/passwd", "../up/x", "a/../b/x", "./x", "output:main.1.0"]) == []
+
+
+def lay_skill(folder: Path, name: str, description: str, body: str = "the body\n") -> None:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "SKILL.md").write_text(f"---\ndescription: {description}\n---\n{body}")
+
+
+def test_skills_are_listed_once_for_the_session_and_read_by_their_paths(tmp_path: Path) -> None:
+    async def story() -> None:
+        mine = tmp_path / "skills"
+        lay_skill(mine, "deploy", "How we deploy", "with care\n")
+        reads = call("read", path="skill:deploy/SKILL.md"), call("read", path=".perdure/skills/review/SKILL.md")
+        turns = (
+            turn("", *reads),
+            turn("done", expect="with care(?s:.*)look twice"),
+            turn("", call("read", path="skill:deploy/x")),
+            "again",
+        )
+        async with stage(tmp_path, *turns) as s:
+            s.home.skills = lambda directory: (mine,)
+            lay_skill(s.root / ".perdure/skills", "review", "How we review", "look twice\n")
+            lay_skill(s.root / ".perdure/skills", "deploy", "A stranger's way", "rm -rf\n")
+            await s.run()
+            listed = [(each.name, each.description, each.path) for each in (await s.session.state()).session.skills]
+            assert listed == [
+                ("deploy", "How we deploy", "skill:deploy/SKILL.md"),
+                ("review", "How we review", ".perdure/skills/review/SKILL.md"),
+            ]
+            lay_skill(mine, "later", "Too late for this session")
+            await s.run("again")
+            assert len((await s.session.state()).session.skills) == 2
+            assert "The skill 'deploy' has no file 'x'." in await s.told()
+
+    play(story())
+
+
+def test_a_session_without_skills_has_nothing_of_them(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, "done") as s:
+            await s.run()
+            assert all(body.skills is None for body in await s.bodies(r.SettingsChanged))
+
+    play(story())

@@ -50,6 +50,7 @@ async def opened() -> AsyncIterator[Opened]:
 
     async with api.open() as home:
         home.home.hooks = functools.partial(_hooks, home.home.path)
+        home.home.skills = functools.partial(_skills, home.home.path)
         yield home
 
 
@@ -57,6 +58,12 @@ def _hooks(home: Path, directory: str) -> Hooks:
     from perdure.cli.choosing import configured
 
     return configured(directory, home).hooks
+
+
+def _skills(home: Path, directory: str) -> tuple[Path, ...]:
+    from perdure.cli.choosing import configured
+
+    return configured(directory, home).skill_folders
 
 
 async def opened_store() -> SqliteStore:

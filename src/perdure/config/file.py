@@ -41,9 +41,14 @@ def user_path(environ: Mapping[str, str]) -> Path:
     """The user's file: `$PERDURE_CONFIG`, else in the platform's folder for such files."""
     if given := environ.get("PERDURE_CONFIG"):
         return Path(given).expanduser().absolute()
+    return user_folder(environ) / NAME
+
+
+def user_folder(environ: Mapping[str, str]) -> Path:
+    """The platform's folder for what a user has configured."""
     if sys.platform == "darwin" and not environ.get("XDG_CONFIG_HOME"):
-        return Path("~/Library/Application Support/perdure").expanduser() / NAME
-    return Path(environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "perdure" / NAME
+        return Path("~/Library/Application Support/perdure").expanduser()
+    return Path(environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "perdure"
 
 
 def project_path(directory: Path) -> Path | None:

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from perdure.config import trust
-from perdure.config.file import File, project_path, read, user_path
+from perdure.config.file import File, project_path, read, user_folder, user_path
 from perdure.config.keys import KEYS, PERMISSIONS_OF_STRANGERS, Key
 from perdure.model.catalog import url_variable
 from perdure.program.hooks import POINTS, Hooks
@@ -44,6 +44,7 @@ class Settings(Struct, frozen=True):
     """`held` by key; `ignored` are the keys of an untrusted project's file that would loosen something, with their lines."""
 
     held: dict[str, Held]
+    own_skills: Path = Path()
     project: Path | None = None
     ignored: tuple[tuple[str, int], ...] = ()
 
@@ -78,6 +79,11 @@ class Settings(Struct, frozen=True):
         return f"{self.project} is not trusted, so it can't set {names}; look at it, then `{command}`"
 
     @property
+    def skill_folders(self) -> tuple[Path, ...]:
+        """Those that are configured, then the user's own."""
+        return (*map(Path, self.held["skills.folders"].value), self.own_skills)
+
+    @property
     def hooks(self) -> Hooks:
         return Hooks(*(self.held[f"hooks.{point}"].value for point in POINTS))
 
@@ -98,7 +104,7 @@ def settings(directory: str | os.PathLike[str], home: Path, environ: Mapping[str
         ignored = tuple((name, line) for name, line in _lines(project) if not _taken(name, project, values))
         _laid(held, project, values)
     _environment(held, environ)
-    return Settings(held, project.path if project else None, ignored)
+    return Settings(held, user_folder(environ) / "skills", project.path if project else None, ignored)
 
 
 def _environment(held: dict[str, Held], environ: Mapping[str, str]) -> None:

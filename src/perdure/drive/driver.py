@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -23,11 +24,12 @@ from perdure.drive.recovery import Recovery
 from perdure.drive.rounds import Rounds
 from perdure.drive.site import Site
 from perdure.drive.spaces import Spaces
+from perdure.drive.virtual import Virtual
 from perdure.drive.waits import Waits
 from perdure.log.live import LiveText
 from perdure.log.store import Binding, Grant, LogStore, Rest
 from perdure.model.stream import Model
-from perdure.program import context
+from perdure.program import context, skills
 from perdure.program.conversation import Conversation
 from perdure.program.hooks import Hooks
 from perdure.program.program import Append, Ask, Calls, Settle, View, Wait
@@ -82,6 +84,7 @@ class Driver:
         place: DriverPlace,
         emit: Emit,
         hooks: Hooks,
+        skill_folders: tuple[Path, ...],
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -96,9 +99,10 @@ class Driver:
         self._journal = Journal(store, grant, state, emit=emit, clock=clock)
         self._site = Site(spaces, self._journal, binding)
         self._recovery = Recovery(self._journal, self._site, tools, emit=emit)
-        self._rounds = Rounds(self._journal, self._site, tools, place, emit=emit)
+        virtual = Virtual(store, skill_folders)
+        self._rounds = Rounds(self._journal, self._site, tools, place, virtual, emit=emit)
         self._asking = Asking(self._journal, live, tools, models, system=self._system, emit=emit)
-        self._instructing = Instructing(self._journal, self._site)
+        self._instructing = Instructing(self._journal, self._site, skill_folders)
         self._recovered = False
         self._settled = False
         self._losses = 0
@@ -204,7 +208,8 @@ class Driver:
         session = self._journal.state.session
         assert session.created is not None
         instructions = "\n\n".join(part for part in (session.created.instructions, session.instructions) if part)
-        return context.system_text(self._site.binding.directory, instructions)
+        text = context.system_text(self._site.binding.directory, instructions)
+        return "\n\n".join(part for part in (text, skills.listed(session.skills)) if part)
 
     # ---- letting go --------------------------------------------------------------------------------------------------------
 

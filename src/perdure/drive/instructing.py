@@ -1,15 +1,19 @@
-"""What the workspace's AGENTS.md files say to the model: the root's joins the stable prefix when the session begins; one further down is told in the
-transcript, once a thread, before the first request after the model has read or changed a file below its folder.
+"""What the workspace's AGENTS.md files say to the model: the root's joins the stable prefix when the session begins, with the skills that there are.
+
+One further down is told in the transcript, once a thread, before the first request after the model has read or changed a file below its folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from perdure.drive.journal import Journal
 from perdure.drive.site import Site
+from perdure.program import skills
 from perdure.record import records as r
 from perdure.record.records import Draft
+from perdure.space.space import List
 
 NAME = "AGENTS.md"
 
@@ -17,7 +21,9 @@ NAME = "AGENTS.md"
 class Instructing:
     """One driver's. The Space is open whenever it is asked."""
 
-    def __init__(self, journal: Journal, site: Site) -> None:
+    def __init__(self, journal: Journal, site: Site, folders: tuple[Path, ...]) -> None:
+        """`folders` are where the user's skills lie."""
+        self._folders = folders
         self._journal = journal
         self._site = site
         self._looked: dict[str, set[str]] = {}
@@ -25,7 +31,18 @@ class Instructing:
 
     async def root(self) -> None:
         if self._journal.view.session.instructions is None:
-            self._journal.fact(Draft(r.SettingsChanged(instructions=await self._read(NAME))))
+            found = skills.distinct([*skills.users(self._folders), *await self._skills()])
+            body = r.SettingsChanged(instructions=await self._read(NAME), skills=found or None)
+            self._journal.fact(Draft(body))
+
+    async def _skills(self) -> list[r.Skill]:
+        """The workspace's."""
+        key = f"{self._journal.view.session.log_id}:{skills.FOLDER}:{self._journal.grant.epoch}"
+        listed = await self._site.ask(List(skills.FOLDER), key)
+        names = [line[:-1] for line in listed.text.splitlines() if line.endswith("/")] if listed else []
+        paths = {name: f"{skills.FOLDER}/{name}/{skills.FILE}" for name in names[: skills.MAX_SKILLS] if skills.named(name)}
+        found = [skills.skill(name, path, await self._read(path)) for name, path in paths.items()]
+        return [each for each in found if each is not None]
 
     async def nested(self, thread_name: str) -> None:
         """Facts for what the thread's model has not been told yet, from the root down."""

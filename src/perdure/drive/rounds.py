@@ -52,12 +52,12 @@ class _DiffersError(Exception):
 
 
 class Rounds:
-    def __init__(self, journal: Journal, site: Site, tools: ToolSet, place: DriverPlace, *, emit: Emit) -> None:
+    def __init__(self, journal: Journal, site: Site, tools: ToolSet, place: DriverPlace, virtual: Virtual, *, emit: Emit) -> None:
         self._journal = journal
         self._site = site
         self._tools = tools
         self._place = place
-        self._virtual = Virtual(journal.store)
+        self._virtual = virtual
         self._emit = emit
         self._readers: set[str] = set()
         self._expect: Expect | None = None

@@ -16,7 +16,7 @@ from perdure.log.store import SMALL_CHUNK_BYTES, Binding
 from perdure.record import records as r
 from perdure.record.parts import Digest, printable
 from perdure.record.records import Draft, FoundBy, Image
-from perdure.space.space import Capture, Expect, OpResult, Read, Space
+from perdure.space.space import Capture, Expect, Op, OpResult, Read, Space
 
 RIDING_BYTES = 1 << 20
 BATCH_BYTES = 8 << 20
@@ -175,5 +175,9 @@ class Site:
 
     async def read(self, path: str, key: str) -> OpResult | None:
         """A file of the workspace outside of any call; None where it can't be read."""
-        status = await self.space.start(key, Read(path, limit=100_000), wait_s=READ_S)
+        return await self.ask(Read(path, limit=100_000), key)
+
+    async def ask(self, op: Op, key: str) -> OpResult | None:
+        """What an operation that only reads says outside of any call; None where it failed."""
+        status = await self.space.start(key, op, wait_s=READ_S)
         return status.result if status.result and status.result.ok else None

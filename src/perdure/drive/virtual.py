@@ -1,4 +1,4 @@
-"""Paths that lead into the log instead of the workspace: `output:CALL` and `salvage:ID/PATH`.
+"""Paths that lead into the log instead of the workspace: `output:CALL` and `salvage:ID/PATH`; and to the user's skills: `skill:NAME/FILE`.
 
 So whatever was too long to show, and whatever recovery took back, stays readable by the model for as long as the session lives. Long content is
 stored as a file of an image is: in chunks of at most 1 MiB, named by their file node.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from perdure.drive.journal import Journal
 from perdure.log.store import SMALL_CHUNK_BYTES, LogStore, SessionId
+from perdure.program import skills
 from perdure.record import records as r
 from perdure.record.parts import Blob
 from perdure.space import content, image
@@ -22,16 +24,23 @@ MAX_READ_BYTES = 50 * 1024
 
 
 class Virtual:
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogStore, folders: tuple[Path, ...] = ()) -> None:
+        """`folders` are where the user's skills lie."""
         self._store = store
+        self._folders = folders
 
     def serves(self, tool: str, args: dict[str, Any]) -> bool:
-        return tool == "read" and str(args.get("path", "")).startswith(("output:", "salvage:"))
+        return tool == "read" and str(args.get("path", "")).startswith(("output:", "salvage:", skills.SCHEME))
 
     async def read(self, state: State, session: SessionId, args: dict[str, Any]) -> OpResult:
         scheme, _, rest = str(args["path"]).partition(":")
         try:
-            pieces = await (self._output(session, rest) if scheme == "output" else self._salvage(session, rest))
+            if scheme == "output":
+                pieces = await self._output(session, rest)
+            elif scheme == "salvage":
+                pieces = await self._salvage(session, rest)
+            else:
+                pieces = _whole(skills.find(self._folders, rest))
         except LookupError as error:
             return OpResult(False, str(error.args[0]))
         return await _lines(pieces, int(args.get("offset", 1)), int(args.get("limit", 2000)))

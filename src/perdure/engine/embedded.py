@@ -95,6 +95,7 @@ async def _begin(
         place=Processes(environment, binding.directory),
         emit=emit,
         hooks=hooks,
+        skill_folders=home.skills(binding.directory),
         environment=environment,
         clock=home.clock,
     )

@@ -152,7 +152,7 @@ def _released(body: r.EpochReleased) -> Said:
 
 
 def _settings(body: r.SettingsChanged) -> Said:
-    changed = {k: v for k, v in msgspec.to_builtins(body).items() if k not in ("kind", "instructions")}
+    changed = {k: v for k, v in msgspec.to_builtins(body).items() if k not in ("kind", "instructions", "skills")}
     if not changed:
         return
     yield "session", f"settings changed: {shorten(_json(changed), 200)}"

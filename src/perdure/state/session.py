@@ -30,6 +30,7 @@ class Session(Struct, frozen=True):
     outcome: str = ""
     doubted: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    skills: tuple[r.Skill, ...] = ()
     answers: tuple[r.RecoveryAnswered, ...] = ()
 
     @property
@@ -64,6 +65,7 @@ def reduce(session: Session, stored: r.Stored) -> Session:
                 session_budget=body.session_budget or session.session_budget,
                 doubted=session.doubted if body.doubted is None else body.doubted,
                 exclude=session.exclude if body.exclude is None else body.exclude,
+                skills=session.skills if body.skills is None else body.skills,
             )
         case r.EpochRaised(owner=owner):
             crashed = session.crashes + 1 if session.driving else session.crashes
