@@ -31,15 +31,14 @@ class State(Struct, frozen=True):
 def fold(state: State, stored: r.Stored) -> State:
     """The state after one more record. Pure."""
     assert stored.seq == state.seq + 1, f"record {stored.seq} does not follow {state.seq}"
-    inputs = {id: s.parts for id, s in state.submissions.items()}
     return State(
         stored.seq,
         session.reduce(state.session, stored),
         submissions.reduce(state.submissions, stored),
-        threads.reduce(state.threads, stored, state.calls, inputs),
+        threads.reduce(state.threads, stored, state.calls, state.submissions),
         calls.reduce(state.calls, stored),
         workspace.reduce(state.workspace, stored),
-        usage.reduce(state.usage, stored, state.calls, lineage(state, stored.thread or "main")),
+        usage.reduce(state.usage, stored, state.calls, lambda: lineage(state, stored.thread or "main")),
         uncertain.reduce(state.uncertain, stored, state.calls),
     )
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from perdure.record import records as r
 from perdure.record.parts import Blob, Digest, Part, Text, ToolCall, text_of
 from perdure.state.calls import Calls
+from perdure.state.submissions import Submissions
 from perdure.state.trail import Trail
 
 SCRATCH_GONE = (
@@ -103,8 +104,8 @@ class Thread(Struct, frozen=True):
 Threads = dict[str, Thread]
 
 
-def reduce(threads: Threads, stored: r.Stored, calls: Calls, inputs: dict[str, tuple[Part, ...]]) -> Threads:
-    """`calls` and `inputs` (parts by submission) are as before this record."""
+def reduce(threads: Threads, stored: r.Stored, calls: Calls, inputs: Submissions) -> Threads:
+    """`calls` and `inputs` are as before this record."""
     name = stored.thread or "main"
     thread = threads.get(name) or Thread(name)
     match stored.body:
@@ -131,10 +132,10 @@ def _without(threads: Threads, call: str) -> Threads:
     return {name: thread for name, thread in threads.items() if thread.call != call} if call in threads else threads
 
 
-def _reduce(thread: Thread, stored: r.Stored, calls: Calls, inputs: dict[str, tuple[Part, ...]]) -> Thread:
+def _reduce(thread: Thread, stored: r.Stored, calls: Calls, inputs: Submissions) -> Thread:
     match stored.body:
         case r.SubmissionPlaced(submission=id, as_mode=mode):
-            said = Said(inputs.get(id, ()))
+            said = Said(inputs[id].parts if id in inputs else ())
             entries = thread.entries.add(*thread.waiting_notes, said)
             if mode in ("steer", "note"):
                 return replace(thread, entries=entries, waiting_notes=())

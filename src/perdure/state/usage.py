@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -36,8 +38,8 @@ class Usage(Struct, frozen=True):
     models: dict[str, Tokens] = {}
 
 
-def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: tuple[str, ...]) -> Usage:
-    """`active` are the submissions that the record's thread works for."""
+def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: Callable[[], tuple[str, ...]]) -> Usage:
+    """`active` tells the submissions that the record's thread works for."""
     match stored.body:
         case r.TurnStarted(submission=id):
             own = usage.submissions.get(id, Spent())
@@ -45,7 +47,7 @@ def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: tuple[str, ...]
                 usage, session=_turn(usage.session, stored.at), submissions={**usage.submissions, id: _turn(own, stored.at)}
             )
         case r.ModelResponded(usage=tokens, model=model) | r.ModelFailed(usage=tokens, model=model):
-            changed = _spend(usage, tokens, active, model)
+            changed = _spend(usage, tokens, active(), model)
             if isinstance(stored.body, r.ModelFailed):
                 return _fail(changed, f"model: {stored.body.message}")
             return changed
