@@ -15,8 +15,10 @@ Event = dict[str, Any]
 
 
 class MessagesServer(WireServer):
-    def model(self, model: str = "claude-opus-4-8") -> ProviderModel:
-        return anthropic(f"anthropic:{model}", model, key="sk-test", key_name="ANTHROPIC_API_KEY", base_url=self.url)
+    asked = "claude-opus-4-8"
+
+    def model(self) -> ProviderModel:
+        return anthropic(f"anthropic:{self.asked}", self.asked, key="sk-test", key_name="ANTHROPIC_API_KEY", base_url=self.url)
 
     def framed(self, event: Event) -> bytes:
         return named(event)

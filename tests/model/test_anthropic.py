@@ -12,6 +12,7 @@ from perdure.record.parts import Blob, Text, Thinking, ToolCall, Usage
 from .asking import BASH, HI, begins_with, failure, reply, talk, without
 from .conversation import answer, context, partial, result, user
 from .messages_server import (
+    MessagesServer,
     begin,
     breaks,
     call,
@@ -24,6 +25,7 @@ from .messages_server import (
     text,
     thinking,
 )
+from .wire import listening
 
 OK = says(*begin(), *text(0, "x"), *end())
 
@@ -152,6 +154,24 @@ def test_results_and_images_go_out_in_their_form() -> None:
 def test_how_much_to_think(thinking: str, sent: object, effort: object) -> None:
     body = reply(messages_server(OK), context(user("hi"), options={"thinking": thinking}))[2].sent()
     assert (body.get("thinking"), body.get("output_config")) == (sent, effort)
+
+
+def test_a_model_that_thinks_by_a_budget_does_not_in_a_round_that_it_did_not_begin() -> None:
+    """It would be refused with a 400, "expected thinking"."""
+    sealed = (Thinking("hm", "SIG=="), ToolCall("t1", "bash", {}))
+    round_of_its_own = (user("go"), AssistantMessage(sealed, "anthropic:claude-haiku-4-5"), result("ok", id="t1"))
+    round_of_another = (user("go"), AssistantMessage(sealed, "openai:fake"), result("ok", id="t1"))
+    budget, adaptive = {"type": "enabled", "budget_tokens": 2048}, {"type": "adaptive"}
+    for model, said, sent in (
+        ("claude-haiku-4-5", round_of_its_own, budget),
+        ("claude-haiku-4-5", round_of_another, None),
+        ("claude-haiku-4-5", (*round_of_another, answer("Done."), user("more")), budget),
+        ("claude-opus-4-8", round_of_another, adaptive),
+    ):
+        server = MessagesServer(OK)
+        server.asked = model
+        asked = context(*said, tools=(BASH,), options={"thinking": "low"})
+        assert reply(listening(server), asked)[2].sent().get("thinking") == sent, (model, sent)
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------------

@@ -45,10 +45,14 @@ class ProviderModel:
     """The model `name`, asked through pydantic-ai's adapters.
 
     `context.options` are pydantic-ai's model settings (`max_tokens`, `temperature`, …), `thinking` as in `catalog.THINKING`, and `cache_key`, the
-    same for all requests that begin alike. `key` says what authorises requests and `server` where they go, if that was chosen; both for
-    messages to people, and a chosen server's prices are not known. `cache` asks for cache marks where a provider needs them,
-    `cache_key_setting` names where it wants the key; `looks_back`: it finds a former request only where that one's end is marked too. `settings` are
-    always the same. `attempt` is entered around each request, and leaves nothing of it open.
+    same for all requests that begin alike. The provider's ways:
+
+    * `key` says what authorises requests and `server` where they go, if that was chosen; both for messages to people. A chosen server's prices
+      are not known.
+    * `cache` asks for cache marks where a provider needs them, `cache_key_setting` names where it wants the key; `looks_back`: it finds a former
+      request only where that one's end is marked too.
+    * `may_think` says whether this conversation can be gone on with by thinking.
+    * `attempt` is entered around each request, and leaves nothing of it open. `settings` are always the same.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class ProviderModel:
         cache_key_setting: str | None = None,
         looks_back: bool = False,
         attempt: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        may_think: Callable[[Sequence[pai.ModelMessage]], bool] = lambda _: True,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
@@ -73,12 +78,15 @@ class ProviderModel:
         self._cache_key_setting = cache_key_setting
         self._looks_back = looks_back
         self._attempt = attempt
+        self._may_think = may_think
 
     def prepare(self, context: Context) -> Request:
         messages = messages_of(context, self.name)
         if self._looks_back:
             mark_former_end(messages)
         settings = self._settings_for(context.options)
+        if settings.get("thinking") and not self._may_think(messages):
+            settings["thinking"] = False
         return Request(context, _Payload(self._adapter_for(messages), messages, parameters_of(context.tools), settings))
 
     def _settings_for(self, options: Mapping[str, Any]) -> ModelSettings:

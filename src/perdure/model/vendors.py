@@ -83,7 +83,27 @@ def anthropic(name: str, model: str, *, key: str | None, key_name: str, base_url
     client = AsyncAnthropic(base_url=base_url, api_key=key or NO_KEY, max_retries=0, default_headers=CLOSING)
     profile = AnthropicModelProfile(supports_auto_cache=False) if base_url else None
     adapter = AnthropicModel(model, provider=AnthropicProvider(anthropic_client=client), profile=profile)
-    return ProviderModel(name, lambda _: adapter, key=key_name, server=base_url, looks_back=True)
+    adaptive = adapter.profile.get("anthropic_supports_adaptive_thinking", False)
+    return ProviderModel(
+        name,
+        lambda _: adapter,
+        key=key_name,
+        server=base_url,
+        looks_back=True,
+        may_think=lambda messages: adaptive or not _unsealed_round(messages),
+    )
+
+
+def _unsealed_round(messages: Sequence[pai.ModelMessage]) -> bool:
+    """Whether the newest answer made calls and does not begin with thinking that this model sealed, as where another model gave it.
+
+    A model that thinks by a budget refuses to think on from there (status 400); it can do so after the round.
+    """
+    newest = next((m for m in reversed(messages) if isinstance(m, pai.ModelResponse)), None)
+    if newest is None or not any(isinstance(part, pai.ToolCallPart) for part in newest.parts):
+        return False
+    first = newest.parts[0]
+    return not (isinstance(first, pai.ThinkingPart) and first.signature)
 
 
 def google(name: str, model: str, *, key: str | None, key_name: str, base_url: str | None) -> ProviderModel:
