@@ -160,6 +160,8 @@ def test_commands(command: str, verdict: str) -> None:
         ("su -c 'rm x'", ASK),
         ("ssh host rm x", ASK),
         ("watch date", ASK),
+        ("PS4='$(rm x)'; set -x; ls", ASK),
+        ("BASH_ENV=x bash -c ls", ASK),
     ],
 )
 def test_commands_where_everything_else_is_allowed(command: str, verdict: str) -> None:

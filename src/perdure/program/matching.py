@@ -36,7 +36,11 @@ _OPTIONS: dict[str, tuple[str, str, int]] = {
 """Of wrappers: their options without and with an argument, and how many operands stand before the command."""
 
 _UNKNOWN_WRAPPERS = frozenset(
-    ["arch", "at", "batch", "busybox", "bwrap", "caffeinate", "catchsegv", "chroot", "chrt", "daemonize", "dbus-run-session", "eatmydata", "entr", "expect", "fakeroot", "firejail", "flock", "gdb", "gosu", "linux32", "linux64", "ltrace", "nsenter", "numactl", "parallel", "pipenv", "pkexec", "prlimit", "proxychains", "rlwrap", "runuser", "script", "setarch", "setpriv", "ssh", "start-stop-daemon", "strace", "su", "systemd-run", "taskset", "time", "torsocks", "toybox", "unbuffer", "unshare", "watch", "xvfb-run"]
+    (  # noqa: SIM905
+        "arch at batch busybox bwrap caffeinate catchsegv chroot chrt daemonize dbus-run-session eatmydata entr expect fakeroot firejail flock gdb gosu "
+        "linux32 linux64 ltrace nsenter numactl parallel pipenv pkexec prlimit proxychains rlwrap runuser script setarch setpriv ssh "
+        "start-stop-daemon strace su systemd-run taskset time torsocks toybox unbuffer unshare watch xvfb-run"
+    ).split()
 )
 _STRANGE = frozenset(
     ("trap", "alias", "hash", "enable", "bind", "mapfile", "readarray", "complete", "compgen", "let", "source", ".")
@@ -60,6 +64,9 @@ _EVALUATING = frozenset(
     )
 )
 """Builtins that evaluate what stands in the brackets of a variable's name."""
+
+_RUN_BY_SHELLS = frozenset(("BASH_ENV", "ENV", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4", "SHELLOPTS", "BASHOPTS"))
+"""Variables whose text a shell runs, or that say how it runs everything."""
 
 MAX_WORDS = 400
 
@@ -111,6 +118,9 @@ class _Reading:
 
     def _simple(self, simple: Simple, depth: int, certain: bool) -> None:
         words = simple.words
+        for name, _, value in (each.partition("=") for each in simple.assigned):
+            if name.rstrip("+") in _RUN_BY_SHELLS or re.search(r"`|\$[({[]", value):
+                self._unclear(f"what is assigned to `{name}` may be run", certain)
         if len(words) > MAX_WORDS:
             self._unclear("it has too many words", certain)
             words = words[:MAX_WORDS]
