@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.desk import Desk, bash, call, turn
+import pytest
+
+from tests.cli.desk import Desk, bash, call, finish, turn, until
 
 
 def user_file(desk: Desk) -> Path:
@@ -190,3 +192,29 @@ def test_skills_of_the_user_and_of_configured_folders_are_read(desk: Desk) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     (settings,) = [record["skills"] for record in desk.log("s") if record.get("skills")]
     assert [skill["name"] for skill in settings] == ["ours", "mine"]
+
+
+@pytest.mark.parametrize("kind", ["command", "python"])
+def test_a_killed_driver_leaves_no_hook_behind_and_the_next_one_asks_again(desk: Desk, kind: str) -> None:
+    asked = desk.folder / "asked"
+    if kind == "command":
+        hook = json.dumps(f"echo $$ >> {asked}; test -e {desk.folder}/go || sleep 600")
+    else:
+        (desk.folder / "careful.py").write_text(
+            "import os, time\n"
+            "def check(call):\n"
+            f"    open({str(asked)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+            f"    time.sleep(0 if os.path.exists({str(desk.folder / 'go')!r}) else 600)\n"
+        )
+        desk.environment["PYTHONPATH"] = str(desk.folder)
+        hook = '{ python = "careful:check" }'
+    user_file(desk).write_text(f"hooks.before_call = [{hook}]\n")
+    driver = desk.start("run", "x", "--session", "s", "--model", desk.script(turn("", bash("echo once >> x")), "Done."))
+    (pid,) = until(lambda: asked.exists() and asked.read_text().split())
+    driver.kill()
+    finish(driver)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    (desk.folder / "go").touch()
+    assert desk.perdure("resume", "s").returncode == 0
+    assert len(asked.read_text().split()) == 2
+    assert (desk.project / "x").read_text() == "once\n"

@@ -33,6 +33,15 @@ MAX_ANSWER_BYTES = 1 << 20
 TOLD_CHARS = 500
 
 
+_ENDING = """\
+{ read -r _ < "/dev/fd/$1"; kill -KILL 0; } > /dev/null 2>&1 &
+/bin/sh -c "$2"
+code=$?
+kill -KILL $! 2> /dev/null
+exit $code"""
+"""A command and all of its group end when the driver does, however that comes: nobody else has the other end of that pipe."""
+
+
 class HookFailedError(Exception):
     """What happened, for people and the model."""
 
@@ -161,16 +170,17 @@ class Hooking:
         with life() as alive:
             paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
             module = (sys.executable, "-P", "-m", "perdure.program.hookhost", hook.python, str(alive))
+            shell = ("/bin/sh", "-c", _ENDING, "sh", str(alive), hook.command)
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *(module if hook.python else ("/bin/sh", "-c", hook.command)),
+                    *(module if hook.python else shell),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
                     cwd=self._directory,
                     env={**self._environment, **({"PYTHONPATH": paths} if hook.python else {})},
                     start_new_session=True,
-                    pass_fds=[alive] if hook.python else [],
+                    pass_fds=[alive],
                 )
             except OSError as error:
                 raise HookFailedError(f"the hook `{hook.name}` can't be run: {error.strerror}") from error
