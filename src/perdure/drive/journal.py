@@ -25,7 +25,7 @@ from perdure.record.errors import (
     UncertainCommitError,
 )
 from perdure.record.parts import Digest
-from perdure.record.records import Draft, Seq, Stored
+from perdure.record.records import Draft, Seq, Stored, SubmissionSettled
 from perdure.spaced.steps import step
 from perdure.state.state import State, fold
 
@@ -49,7 +49,8 @@ class Journal:
         self.store = store
         self.grant = grant
         self.state = state
-        self.view = state
+        self._view = state
+        self._unfolded: list[Draft] = []
         self.after_commit: list[Callable[[], object]] = []
         self.refill: Callable[[Iterable[Digest]], Awaitable[None]] | None = None
         self._emit = emit
@@ -59,6 +60,20 @@ class Journal:
         self._pending: list[_Pending] = []
         self._blobs: dict[Digest, bytes] = {}
         self._names: set[Digest] = set()
+
+    @property
+    def view(self) -> State:
+        """Folded when somebody looks: most of what is pending is durable before anybody does, and is folded once."""
+        for draft in self._unfolded:
+            stored = codec.stored(draft, seq=self._view.seq + 1, at=self.clock(), epoch=self.grant.epoch, commit="")
+            self._view = fold(self._view, stored)
+        self._unfolded.clear()
+        return self._view
+
+    def _see(self, state: State) -> None:
+        """Nothing is pending any more."""
+        self._view = state
+        self._unfolded.clear()
 
     def left_s(self, deadline: float | None) -> float | None:
         """Seconds until a wall-clock time; None where there is none."""
@@ -82,18 +97,16 @@ class Journal:
         return {digest: self._blobs[digest] for digest in digests if digest in self._blobs}
 
     def _add(self, drafts: tuple[Draft, ...], *, fact: bool) -> None:
-        for draft in drafts:
-            self._pending.append(_Pending(draft, fact))
-            seq = self.view.seq + 1
-            stored = codec.stored(draft, seq=seq, at=self.clock(), epoch=self.grant.epoch, commit="")
-            self.view = fold(self.view, stored)
+        self._pending.extend(_Pending(draft, fact) for draft in drafts)
+        self._unfolded.extend(drafts)
 
     async def flush(self, rest: Rest | None = None) -> None:
         """Make everything pending durable. Raises Redecide, or what the store raises for a stale or uncertain commit."""
         pending = self._pending
         if not pending:
             return
-        if rest is None and self.state.busy and not self.view.busy:
+        settles = any(isinstance(p.draft.body, SubmissionSettled) for p in pending)
+        if rest is None and settles and self.state.busy and not self.view.busy:
             rest = Rest("running")
         decides = any(not p.fact for p in pending) or rest is not None
         try:
@@ -110,7 +123,8 @@ class Journal:
         facts = [p.draft for p in self._pending if p.fact]
         if facts:
             await self._commit(facts, inbox_seen=None, rest=None)
-        self._pending, self.view = [], self.state
+        self._pending = []
+        self._see(self.state)
 
     async def _commit(self, drafts: list[Draft], *, inbox_seen: Seq | None, rest: Rest | None) -> None:
         for pause_s in self._pauses():
@@ -148,7 +162,7 @@ class Journal:
                 self._fold(
                     codec.stored(draft, seq=committed.first + i, at=committed.at, epoch=committed.epoch, commit=committed.id)
                 )
-            self.view = self.state
+            self._see(self.state)
         else:
             await self.refresh()
         after, self.after_commit = self.after_commit, []
@@ -168,7 +182,7 @@ class Journal:
         self._pending = []
         async for stored in self.store.read(self.grant.session, self.state.seq):
             self._fold(stored)
-        self.view = self.state
+        self._see(self.state)
 
     def _fold(self, stored: Stored) -> None:
         self.state = fold(self.state, stored)

@@ -41,13 +41,14 @@ class Quarantine:
     def __init__(self, path: Path, vfs: str | None) -> None:
         self._path, self._vfs = path, vfs
         self._flag = path.with_name("quarantine")
+        self._flag_path = str(self._flag)
         self._repaired = path.with_name(path.name + ".repaired")
         self._copy = path.with_name(path.name + ".copy")
         self._home_lock = path.with_name("home.lock")
         self._lock: int | None = None
 
     def raised(self) -> bool:
-        return self._flag.exists()
+        return os.access(self._flag_path, os.F_OK)  # at every request
 
     def raise_flag(self, reason: str) -> None:
         """As durable as a failing disk allows: where the flag is lost with the power, so is the page cache that made it necessary."""
