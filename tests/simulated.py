@@ -87,7 +87,7 @@ class Simulation:
         elif what < 0.9:
             self.write(r.WorkspaceChanged(self.image(), ("theirs.txt",), 1, "recovery"), None)
         else:
-            self.write(r.SettingsChanged(model="another"), None)
+            self.write(r.SettingsChanged(model="another", fallbacks=("one more",), thinking="low"), None)
 
     def answer(self, thread: str) -> None:
         turn = self.state.threads[thread].turn
@@ -98,7 +98,11 @@ class Simulation:
         if chance < 0.2:
             retry_at = self.now + 2 if turn.failures < 2 else None
             partial = self.random.choice(["", "some text "]) if retry_at else ""
-            self.write(r.ModelFailed(turn.n, turn.attempts, "retryable", "busy", 429, retry_at, partial), thread)
+            following = self.random.choice(["", "", "one more"]) if retry_at else ""
+            failed = r.ModelFailed(
+                turn.n, turn.attempts, "retryable", "busy", 429, retry_at, partial, model=turn.model, next_model=following
+            )
+            self.write(failed, thread)
             return
         names = self.random.choices(["read", "bash", "write", "nonsense"], k=self.random.randint(0, 3)) if chance < 0.8 else []
         calls = tuple(ToolCall(f"call_{turn.n}_{i}", name, {"path": "x"}) for i, name in enumerate(names))
