@@ -62,9 +62,7 @@ def fault(path: Path, text: str) -> str:
 
 def test_nothing_configured_is_the_defaults(world: World) -> None:
     found = world.settings()
-    assert {name: held.value for name, held in found.held.items()} == {
-        name: () if name == "permissions" else key.default for name, key in KEYS.items()
-    }
+    assert {name: held.value for name, held in found.held.items()} == {name: key.default for name, key in KEYS.items()}
     assert (found.model, found.budget, found.warning) == (None, Budget(failures=10), "")
 
 
@@ -148,7 +146,7 @@ failures = 11
 [permissions]
 allow = ["bash"]
 deny = ["write"]
-mode = "anything"
+default = "allow"
 [hooks]
 before_call = ["touch pwned"]
 [skills]
@@ -157,13 +155,18 @@ folders = ["/"]
 
 
 def test_a_strangers_file_loosens_nothing_and_is_told_with_lines(world: World) -> None:
-    world.user('model = "openai:a"\nspace = "sandbox"\ncustody = "pidns"\ncapture = "strict"\nbudget.turns = 50\n')
+    world.user(
+        'model = "openai:a"\nspace = "sandbox"\ncustody = "pidns"\ncapture = "strict"\nbudget.turns = 50\npermissions.default = "ask"\n'
+    )
     before = world.settings()
     world.project(LOOSE)
     found = world.settings()
     changed = {name for name in KEYS if found.held[name] != before.held[name]}
-    assert changed == {"permissions"}
-    assert [rules.table for rules in found.permissions] == [{"deny": ["write"]}]
+    assert changed == {"permissions.deny"}
+    assert [(str(rule), rule.verdict, rule.where) for rule in found.permissions.rules] == [
+        ("write", "deny", f"{world.project_file}:13")
+    ]
+    assert found.permissions.default == "ask"
     assert dict(found.ignored) == {
         "model": 1,
         "base_url": 2,
@@ -175,7 +178,7 @@ def test_a_strangers_file_loosens_nothing_and_is_told_with_lines(world: World) -
         "budget.turns": 9,
         "budget.failures": 10,
         "permissions.allow": 12,
-        "permissions.mode": 14,
+        "permissions.default": 14,
         "hooks.before_call": 16,
         "skills.folders": 18,
     }
@@ -187,6 +190,7 @@ def test_a_strangers_file_loosens_nothing_and_is_told_with_lines(world: World) -
 def test_every_key_that_may_loosen_needs_trust(world: World) -> None:
     """A new key is a stranger's to set only where somebody has thought of how it tightens."""
     assert {name for name, key in KEYS.items() if key.tightens is None} == {
+        "permissions.allow",
         "model",
         "base_url",
         "bind",
@@ -244,7 +248,7 @@ def test_each_fault_is_told_with_its_line_and_what_is_allowed(tmp_path: Path) ->
     ).split("\n  ")
     assert told == [
         "FILE:1: there is no key `modle` (`model`?); there are model, base_url, thinking, space, network, bind, custody, capture, "
-        "permissions, budget, hooks, retention, skills",
+        "budget, permissions, hooks, retention, skills",
         'FILE:2: `space` is "docker" here; it must be one of "host", "sandbox"',
         "FILE:5: `bind` is 3 here; it must be a list of paths",
         "FILE:8: there is no key `budget.turn` (`budget.turns`?); there are turns, tokens, seconds, failures",
@@ -349,3 +353,24 @@ def test_ages_and_sizes_are_what_gc_takes(tmp_path: Path, key: str, good: str, b
         assert f"`retention.{key}` is" in fault(tmp_path / "perdure.toml", f'retention.{key} = "{value}"\n')
         with pytest.raises(click.BadParameter):
             taken(click.Context(click.Command("gc")), option, value)
+
+
+def test_rules_for_calls_join_with_their_lines_and_the_projects_default_holds(world: World) -> None:
+    world.user('[permissions]\nallow = ["read"]\ndeny = [\n  "bash(rm -rf *)",\n]\n')
+    world.project('[permissions]\nask = ["bash(git push *)"]\ndeny = ["write(.env)"]\ndefault = "ask"\n')
+    rules = world.settings().permissions
+    assert [(rule.verdict, str(rule), rule.where) for rule in rules.rules] == [
+        ("deny", "bash(rm -rf *)", f"{world.user_file}:4"),
+        ("deny", "write(.env)", f"{world.project_file}:3"),
+        ("ask", "bash(git push *)", f"{world.project_file}:2"),
+        ("allow", "read", f"{world.user_file}:2"),
+    ]
+    assert (rules.default, world.settings().ignored) == ("ask", ())
+
+
+def test_a_rule_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
+    told = fault(tmp_path / "perdure.toml", '[permissions]\nallow = [\n  "read",\n  "task(x)",\n]\ndefault = "maybe"\n').split(
+        "\n  "
+    )
+    assert told[0].startswith("FILE:4: 'task(x)' in permissions.allow: only bash (a command)")
+    assert told[1] == 'FILE:6: `permissions.default` is "maybe" here; it must be one of "deny", "ask", "allow"'

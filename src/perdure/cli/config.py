@@ -14,8 +14,9 @@ import msgspec
 from perdure.config import trust as trusting
 from perdure.config.file import NAME, project_path, read, user_path
 from perdure.config.keys import KEYS, TABLES, written
-from perdure.config.settings import Held, Rules, Settings, settings
+from perdure.config.settings import Held, Settings, settings
 from perdure.engine.places import home_path
+from perdure.program.permissions import Rule
 from perdure.record.errors import UsageError
 
 HERE = click.option("-C", "directory", metavar="DIR", default=".", help="The directory; by default the current one.")
@@ -91,8 +92,8 @@ def distrust(directory: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple) and any(isinstance(each, Rules) for each in value):
-        return [each.table for each in value]
+    if isinstance(value, tuple):
+        return [str(each) if isinstance(each, Rule) else msgspec.to_builtins(each) for each in value]
     return msgspec.to_builtins(value)
 
 
@@ -106,8 +107,6 @@ def _table(shown: list[tuple[str, Held]]) -> None:
 def _text(value: Any) -> str:
     if value is None:
         return "(not set)"
-    if isinstance(value, tuple) and any(isinstance(each, Rules) for each in value):
-        return ", ".join(written(each.table) for each in value)
     return written(value)
 
 

@@ -18,11 +18,13 @@ from msgspec import Struct, ValidationError
 from perdure.config.keys import KEYS, TABLES, checked, written
 from perdure.config.lines import Path as Place
 from perdure.config.lines import lines
+from perdure.program.permissions import VERDICTS, Rule, parse
 from perdure.record.errors import UsageError
 
 NAME = "perdure.toml"
 MAX_BYTES = 1 << 20
 SHOWN_CHARS = 60
+PERMISSIONS = tuple(f"permissions.{verdict}" for verdict in VERDICTS)
 
 
 class File(Struct, frozen=True):
@@ -35,6 +37,14 @@ class File(Struct, frozen=True):
 
     def where(self, key: str) -> str:
         return f"{self.path}:{self.lines[tuple(key.split('.'))]}"
+
+    def rules(self, key: str) -> tuple[Rule, ...]:
+        """The calls that `permissions.allow`, `ask` or `deny` names, each with its line."""
+        table, name = key.split(".")
+        found: list[Rule] = []
+        for index, entry in enumerate(self.values[key]):
+            found += parse({name: [entry]}, f"{self.path}:{self.lines[table, name, index]}").rules
+        return tuple(found)
 
 
 def user_path(environ: Mapping[str, str]) -> Path:
@@ -153,6 +163,8 @@ class _Reading:
             return
         try:
             values[name] = checked(key, value)
+            if name in PERMISSIONS:
+                self._rules(place, values[name])
         except ValidationError as error:
             said, _, inside = str(error).partition(" - at `$")
             at = (*place, *_steps(inside))
@@ -160,6 +172,13 @@ class _Reading:
                 self._fault(at, f"`{name}`: {said}; it is {key.allowed}")
             else:
                 self._fault(at, f"`{name}` is {_shown(_at(value, at[len(place) :]))} here; it must be {key.allowed}")
+
+    def _rules(self, place: tuple[str, ...], entries: tuple[str, ...]) -> None:
+        for index, entry in enumerate(entries):
+            try:
+                parse({place[1]: [entry]}, str(self._path))
+            except UsageError as error:
+                self._fault((*place, index), str(error).removeprefix(f"{self._path}: "))
 
     def _unknown(self, place: tuple[str, ...]) -> str:
         prefix = f"{place[0]}." if len(place) == 2 else ""

@@ -14,6 +14,7 @@ from perdure.engine.home import DEFAULT_BUDGET
 from perdure.engine.hosting import KINDS
 from perdure.model.catalog import THINKING
 from perdure.program.hooks import Hook
+from perdure.program.permissions import VERDICTS, Rule, Verdict
 from perdure.space.launch import Custody
 from perdure.spaced.engine import CHOICES
 
@@ -60,6 +61,10 @@ def _proven(value: Any, held: Any) -> bool:
     return bool(value in (held, "pidns"))
 
 
+def _stricter(value: Any, held: Any) -> bool:
+    return VERDICTS.index(value) <= VERDICTS.index(held)
+
+
 def _always(value: Any, held: Any) -> bool:
     return True
 
@@ -68,6 +73,7 @@ def _one_of(words: tuple[str, ...]) -> str:
     return "one of " + ", ".join(f'"{word}"' for word in words)
 
 
+_CALLS = 'a list of calls, as "bash(git status *)", "edit(src/**)", "read"'
 _HOOKS = 'a list of commands ("./check.sh") and tables ({ command or python, timeout_s, tools })'
 
 KEYS = {
@@ -91,7 +97,10 @@ KEYS = {
         Key("budget.tokens", Count, "a whole number from 1", tightens=_fewer),
         Key("budget.seconds", Seconds, "a number above 0", tightens=_fewer),
         Key("budget.failures", Count, "a whole number from 1", DEFAULT_BUDGET.failures, tightens=_fewer),
-        Key("permissions", dict[str, Any], "a table", tightens=_always, joins=True),
+        Key("permissions.allow", tuple[Word, ...], _CALLS, (), joins=True),
+        Key("permissions.ask", tuple[Word, ...], _CALLS, (), tightens=_always, joins=True),
+        Key("permissions.deny", tuple[Word, ...], _CALLS, (), tightens=_always, joins=True),
+        Key("permissions.default", Verdict, _one_of(VERDICTS), "allow", tightens=_stricter),
         Key("hooks.before_call", tuple[Word | Hook, ...], _HOOKS, (), joins=True),
         Key("hooks.after_call", tuple[Word | Hook, ...], _HOOKS, (), joins=True),
         Key("hooks.before_request", tuple[Word | Hook, ...], _HOOKS, (), joins=True),
@@ -102,8 +111,6 @@ KEYS = {
     )
 }
 TABLES = tuple(dict.fromkeys(name.partition(".")[0] for name in KEYS if "." in name))
-PERMISSIONS_OF_STRANGERS = ("deny", "ask")
-"""What of `permissions` can only tighten."""
 
 
 def checked(key: Key, value: Any) -> Any:
@@ -117,6 +124,8 @@ def checked(key: Key, value: Any) -> Any:
 def written(value: Any) -> str:
     """A value as `perdure.toml` would have it."""
     match value:
+        case Rule():
+            return written(str(value))
         case bool():
             return "true" if value else "false"
         case str():

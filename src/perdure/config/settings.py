@@ -15,10 +15,11 @@ from typing import Any
 from msgspec import Struct
 
 from perdure.config import trust
-from perdure.config.file import File, project_path, read, user_folder, user_path
-from perdure.config.keys import KEYS, PERMISSIONS_OF_STRANGERS, Key
+from perdure.config.file import PERMISSIONS, File, project_path, read, user_folder, user_path
+from perdure.config.keys import KEYS, Key
 from perdure.model.catalog import url_variable
 from perdure.program.hooks import POINTS, Hooks
+from perdure.program.permissions import Rules
 from perdure.record.errors import UsageError
 from perdure.record.records import Budget
 
@@ -31,13 +32,6 @@ class Held(Struct, frozen=True):
 
     value: Any
     where: tuple[str, ...] = (DEFAULT,)
-
-
-class Rules(Struct, frozen=True):
-    """A `[permissions]` table, and the FILE:LINE of it."""
-
-    table: dict[str, Any]
-    where: str
 
 
 class Settings(Struct, frozen=True):
@@ -64,10 +58,9 @@ class Settings(Struct, frozen=True):
         return Budget(*(self.held[f"budget.{name}"].value for name in names))
 
     @property
-    def permissions(self) -> tuple[Rules, ...]:
-        """The user's table, then the project's."""
-        found: tuple[Rules, ...] = self.held["permissions"].value
-        return found
+    def permissions(self) -> Rules:
+        rules = (rule for key in PERMISSIONS for rule in self.held[key].value)
+        return Rules(tuple(rules), self.held["permissions.default"].value)
 
     @property
     def warning(self) -> str:
@@ -92,7 +85,6 @@ def settings(directory: str | os.PathLike[str], home: Path, environ: Mapping[str
     """What holds for sessions on the directory. UsageError, with lines, where a file is wrong."""
     user = read(user_path(environ))
     held = {name: Held(key.default) for name, key in KEYS.items()}
-    held["permissions"] = Held((), ())
     if user is not None:
         _laid(held, user, user.values)
     path = project_path(Path(directory).expanduser())
@@ -101,7 +93,8 @@ def settings(directory: str | os.PathLike[str], home: Path, environ: Mapping[str
     if project is not None:
         _only_the_users(project)
         values = project.values if trust.trusted(home, project) else _tightening(project, held)
-        ignored = tuple((name, line) for name, line in _lines(project) if not _taken(name, project, values))
+        lines = {name: project.lines[tuple(name.split("."))] for name in project.values if name not in values}
+        ignored = tuple(sorted(lines.items(), key=lambda pair: pair[1]))
         _laid(held, project, values)
     _environment(held, environ)
     return Settings(held, user_folder(environ) / "skills", project.path if project else None, ignored)
@@ -128,19 +121,6 @@ def _only_the_users(project: File) -> None:
         )
 
 
-def _lines(file: File) -> list[tuple[str, int]]:
-    """The file's keys, those of its permissions apart, in its own order."""
-    names = [name for name in file.values if name != "permissions"]
-    names += [f"permissions.{name}" for name in file.values.get("permissions", ())]
-    return sorted(((name, file.lines[tuple(name.split(".", 1))]) for name in names), key=lambda pair: pair[1])
-
-
-def _taken(name: str, file: File, values: Mapping[str, Any]) -> bool:
-    if name.startswith("permissions."):
-        return name.partition(".")[2] in values.get("permissions", ())
-    return name in values
-
-
 def _tightening(file: File, held: Mapping[str, Held]) -> dict[str, Any]:
     """Of what a stranger's file says, what leaves less room than there is."""
     values: dict[str, Any] = {}
@@ -148,8 +128,7 @@ def _tightening(file: File, held: Mapping[str, Held]) -> dict[str, Any]:
         tightens = KEYS[name].tightens
         if tightens is not None and tightens(value, held[name].value):
             values[name] = value
-    kept = {name: each for name, each in values.pop("permissions", {}).items() if name in PERMISSIONS_OF_STRANGERS}
-    return {**values, "permissions": kept} if kept else values
+    return values
 
 
 def _laid(held: dict[str, Held], file: File, values: Mapping[str, Any]) -> None:
@@ -170,8 +149,8 @@ def _placed(key: Key, value: Any, file: File) -> Any:
     """Paths of a file are its folder's."""
     folder = Path(os.path.realpath(file.path)).parent
     match key.name:
-        case "permissions":
-            return (Rules(value, file.where(key.name)),) if value else ()
+        case name if name in PERMISSIONS:
+            return file.rules(name)
         case "bind" | "skills.folders":
             return tuple(str(folder / Path(path).expanduser()) for path in value)
         case "model":
