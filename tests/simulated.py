@@ -118,6 +118,9 @@ class Simulation:
         for call in calls:
             if not call.started:
                 key = f"L:{call.id}:{call.attempts + 1}"
+                if self.random.random() < 0.2:
+                    self.write(r.ApprovalRequested(call.id, "digest"), call.thread)
+                    self.write(r.ApprovalAnswered(call.id, self.random.choice(["digest", "another"]), "allow"), call.thread)
                 self.write(r.CallDecided(call.id, "allow"), call.thread)
                 self.write(
                     r.CallStarted(call.id, call.attempts + 1, key, TOOLS.effect(call.tool), base=self.image(), incarnation=HERE),

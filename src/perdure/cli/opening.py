@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.api import Opened, Session
     from perdure.log.sqlite import SqliteStore
     from perdure.program.hooks import Hooks
+    from perdure.program.permissions import Rules
 
 DIRECTORY = click.option("-C", "directory", metavar="DIR", help="The session's directory, instead of its name.")
 
@@ -50,6 +51,7 @@ async def opened() -> AsyncIterator[Opened]:
 
     async with api.open() as home:
         home.home.hooks = functools.partial(_hooks, home.home.path)
+        home.home.rules = functools.partial(_rules, home.home.path)
         home.home.skills = functools.partial(_skills, home.home.path)
         yield home
 
@@ -58,6 +60,12 @@ def _hooks(home: Path, directory: str) -> Hooks:
     from perdure.cli.choosing import configured
 
     return configured(directory, home).hooks
+
+
+def _rules(home: Path, directory: str) -> Rules:
+    from perdure.cli.choosing import configured
+
+    return configured(directory, home).permissions
 
 
 def _skills(home: Path, directory: str) -> tuple[Path, ...]:

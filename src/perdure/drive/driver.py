@@ -14,7 +14,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from perdure.drive import deciding
 from perdure.drive.asking import Asking
+from perdure.drive.deciding import Deciding
 from perdure.drive.events import Emit, Notice
 from perdure.drive.hooks import Hooking
 from perdure.drive.instructing import Instructing
@@ -32,6 +34,7 @@ from perdure.model.stream import Model
 from perdure.program import context, skills
 from perdure.program.conversation import Conversation
 from perdure.program.hooks import Hooks
+from perdure.program.permissions import Rules
 from perdure.program.program import Append, Ask, Calls, Settle, View, Wait
 from perdure.program.stopping import given_up
 from perdure.program.tools import ToolSet
@@ -84,6 +87,8 @@ class Driver:
         place: DriverPlace,
         emit: Emit,
         hooks: Hooks,
+        rules: Rules | None,
+        ask: deciding.Ask,
         skill_folders: tuple[Path, ...],
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.time,
@@ -92,6 +97,7 @@ class Driver:
         self._hooking = Hooking(
             hooks, grant.session, binding.directory, state.calls, environment=environment, tools=tools, emit=emit
         )
+        self._deciding = Deciding(self._hooking, tools, rules, binding.directory, ask=ask)
         emit = self._hooking.seen
         self._emit = emit
         self._tools = tools
@@ -154,6 +160,8 @@ class Driver:
         if begun and not self._recovered and not given_up(view):
             await self._recover()
             return Going()
+        await self._deciding.review(self._journal)
+        view = self._journal.view
         action = self._program.next(View(view, None), self._clock())
         match action:
             case Append(drafts) | Settle(drafts):
@@ -166,8 +174,11 @@ class Driver:
                 await self._hooking.before_request(self._journal, thread)
                 await self._asking.ask(thread)
             case Calls():
-                await self._hooking.before_calls(self._journal, action.calls)
-                await self._rounds.run(action)
+                if await self._deciding.calls(self._journal, action.calls):
+                    await self._rounds.run(action)
+            case Wait("approval", until):
+                again_s = None if until is None else max(0.0, until - self._clock())
+                return await self._release("approval", deciding.waiting(view), again_s=again_s)
             case Wait(reason, until) if until is not None:
                 await self._journal.flush()
                 return Paused(reason, until)

@@ -25,7 +25,6 @@ from perdure.program.hooks import AfterCall, BeforeCall, BeforeRequest, Event, H
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
 from perdure.record.parts import printable
-from perdure.record.records import Draft
 from perdure.state.calls import Call, reduce
 from perdure.state.state import lineage
 
@@ -68,7 +67,7 @@ class Hooking:
         self._emit = emit
         self._waiting: list[tuple[tuple[Hook, ...], Event]] = []
         self._calls = dict(calls)
-        self._asked: set[str] = set()
+        self._ruled: dict[str, Ruling] = {}
 
     def seen(self, event: Shown) -> None:
         """An Emit: what became durable, for the hooks that are told of it."""
@@ -117,31 +116,20 @@ class Hooking:
 
     # ---- deciding ----------------------------------------------------------------------------------------------------------
 
-    async def before_calls(self, journal: Journal, calls: tuple[str, ...]) -> None:
-        """Ask about those that are not decided yet. What has happened is committed first. Raises Redecide where the work was stopped meanwhile."""
-        for id in calls:
-            call = journal.view.calls[id]
-            hooks = _for(self._hooks.before_call, call.tool)
-            if (
-                not hooks
-                or call.started
-                or call.verdict
-                or call.problem
-                or id in self._asked
-                or self._tools.get(call.tool) is None
-            ):
-                continue
-            await journal.flush()
-            ids = lineage(journal.state, call.thread)
-            stop = watch(journal.store, self._session, submissions=ids, after=journal.state.seq, left_s=None)
-            ruled = await either(self._ruling(hooks, call), stop)
-            if isinstance(ruled, Stopped):
-                await journal.refresh()
-                raise Redecide
-            self._asked.add(id)
-            if ruled.decision or ruled.args is not None:
-                verdict = ruled.decision or "allow"
-                journal.decide(Draft(r.CallDecided(id, verdict, "hook", ruled.args, ruled.reason), call.thread, call.seq))
+    async def before_call(self, journal: Journal, call: Call) -> Ruling:
+        """What they say to a call that is not decided yet. What has happened is committed first. Raises Redecide where the work was stopped meanwhile."""
+        hooks = _for(self._hooks.before_call, call.tool)
+        if not hooks or call.id in self._ruled:
+            return self._ruled.get(call.id, Ruling())
+        await journal.flush()
+        ids = lineage(journal.state, call.thread)
+        stop = watch(journal.store, self._session, submissions=ids, after=journal.state.seq, left_s=None)
+        ruled = await either(self._ruling(hooks, call), stop)
+        if isinstance(ruled, Stopped):
+            await journal.refresh()
+            raise Redecide
+        self._ruled[call.id] = ruled
+        return ruled
 
     async def _ruling(self, hooks: tuple[Hook, ...], call: Call) -> Ruling:
         """What they say together: each sees the arguments as the one before left them, and the first denial is the last word."""

@@ -98,8 +98,6 @@ class Rounds:
         if any(self._effect(call) != "none" for call in calls):
             base = await self._base(calls[0])
         for call in calls:
-            if call.verdict is None:
-                self._journal.decide(Draft(r.CallDecided(call.id, "allow"), call.thread, call.seq))
             self._journal.decide(Draft(self._started(call, base), call.thread, call.seq))
             if delegation.opens_thread(call):
                 self._journal.decide(*delegation.opening(call))

@@ -18,6 +18,7 @@ from perdure.engine import lease, places
 from perdure.engine.home import Home
 from perdure.log.store import Binding, Due, SessionRow
 from perdure.program.hooks import Hooks
+from perdure.program.permissions import Rules
 from perdure.program.tools import ToolSet
 from perdure.record.errors import PerdureError, SessionBusyError, StaleEpochError, UsageError
 from perdure.space.environment import command_environment
@@ -57,11 +58,11 @@ async def _take(home: Home, row: SessionRow, emit: Emit) -> Released:
     state = await home.state(session)
     created = state.session.created
     assert created is not None
-    tools, hooks = home.tools(created), home.hooks(binding.directory)
+    tools, hooks, rules = home.tools(created), home.hooks(binding.directory), home.rules(binding.directory)
     epoch = max(row.epoch, home.spaces.floor(session)) + 1
     lock = lease.DriverLock(places.driver_lock(home.path, session))
     lock.hold(epoch)
-    beginning = asyncio.ensure_future(_begin(home, row, epoch, binding, state, tools, hooks, emit))
+    beginning = asyncio.ensure_future(_begin(home, row, epoch, binding, state, tools, hooks, rules, emit))
     try:
         try:
             driver = await asyncio.shield(beginning)
@@ -74,7 +75,15 @@ async def _take(home: Home, row: SessionRow, emit: Emit) -> Released:
 
 
 async def _begin(
-    home: Home, row: SessionRow, epoch: int, binding: Binding, state: State, tools: ToolSet, hooks: Hooks, emit: Emit
+    home: Home,
+    row: SessionRow,
+    epoch: int,
+    binding: Binding,
+    state: State,
+    tools: ToolSet,
+    hooks: Hooks,
+    rules: Rules | None,
+    emit: Emit,
 ) -> Driver:
     """The right to drive, and who uses it. Not to be cancelled: an epoch that nobody releases counts as a crash."""
     created = state.session.created
@@ -95,6 +104,8 @@ async def _begin(
         place=Processes(environment, binding.directory),
         emit=emit,
         hooks=hooks,
+        rules=rules,
+        ask=home.ask,
         skill_folders=home.skills(binding.directory),
         environment=environment,
         clock=home.clock,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from perdure.drive.deciding import Ask
 from perdure.engine import copies, places, process
 from perdure.engine.hosting import Hosting
 from perdure.log.live import LiveText
@@ -20,6 +21,7 @@ from perdure.model.catalog import check_options, model_names, resolve
 from perdure.model.stream import Model
 from perdure.program.builtin import BUILTIN
 from perdure.program.hooks import Hooks
+from perdure.program.permissions import Rules
 from perdure.program.tools import Tool, ToolSet, load, names_of
 from perdure.record import records as r
 from perdure.record.errors import UsageError
@@ -48,6 +50,8 @@ class Home:
         self.owner = process.identify()
         self.skills: Callable[[str], tuple[Path, ...]] = lambda directory: ()
         self.hooks: Callable[[str], Hooks] = lambda directory: Hooks()
+        self.rules: Callable[[str], Rules | None] = lambda directory: None
+        self.ask: Ask = "wait"
         self._states: dict[str, State] = {}
 
     @classmethod

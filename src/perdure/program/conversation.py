@@ -43,7 +43,7 @@ class Conversation:
             if not isinstance(action, Wait):
                 return action
             waits.append(action)
-        return min(waits, key=lambda w: (w.until is None, w.until or 0, not w.reason), default=Wait())
+        return min(waits, key=_soonest, default=Wait())
 
     def _thread(self, state: State, thread: Thread, now: float) -> Action:
         dropped = next((s for s in _queue(state, thread) if s.aborted is not None or _late(s, now)), None)
@@ -100,7 +100,7 @@ class Conversation:
         group: list[Call] = []
         for call in calls:
             reads = call.problem is not None or effect_of(state, call.tool, self._effect(call.tool)) == "none"
-            if group and not reads:
+            if group and (not reads or call.awaits_approval):
                 break
             group.append(call)
             if not reads:
@@ -110,6 +110,8 @@ class Conversation:
 
 def effect_of(state: State, tool: str, declared: r.EffectClass) -> r.EffectClass:
     """A foreign tool that said it only reads, and was caught at changing the workspace, is not believed again."""
+        if open_calls[0].awaits_approval:
+            return Wait("approval", deadline_of(state, state.submissions[thread.active or ""]))
     return "workspace" if declared == "none" and tool in state.session.doubted else declared
 
 
@@ -133,6 +135,12 @@ def _drop(state: State, thread: Thread, queued: Submission, now: float) -> Settl
 
 
 def _place(state: State, thread: Thread, now: float) -> Action:
+def _soonest(wait: Wait) -> tuple[bool, bool, float, bool]:
+    """A time that a driver stays for comes first, then a person's answer, for which it does not stay."""
+    approval = wait.reason == "approval"
+    return approval or wait.until is None, not approval, float("inf") if wait.until is None else wait.until, not wait.reason
+
+
     first = next(_queue(state, thread), None)
     if first is None:
         return Wait()

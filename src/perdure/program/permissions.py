@@ -71,6 +71,17 @@ class Rules(Struct, frozen=True):
         return (*(f"{rule.verdict} {rule}" for rule in self.rules), f"default {self.default}")
 
 
+def recalled(told: Iterable[str]) -> Rules:
+    """The rules that a log remembers (`Rules.told`)."""
+    rules, default = [], "allow"
+    for verdict, _, entry in (text.partition(" ") for text in told):
+        if verdict == "default":
+            default = entry
+        else:
+            rules.append(_rule(verdict, entry, "recorded"))  # type: ignore[arg-type]
+    return Rules(tuple(rules), default)  # type: ignore[arg-type]
+
+
 class Decision(Struct, frozen=True):
     """`rule` is the deciding entry, or in words what else decided."""
 

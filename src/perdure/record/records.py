@@ -108,6 +108,13 @@ class Owner(Struct, frozen=True, omit_defaults=True):
 
 class Result(Struct, frozen=True, omit_defaults=True):
     """What the model is shown of a call. Text above 16 KiB lives in `blob`; `output` is the whole output where `text` is a part."""
+class Approved(Struct, frozen=True):
+    """What a person allowed for good in this session: this tool with exactly this command, path or arguments."""
+
+    tool: str
+    subject: str
+
+
 
     text: str = ""
     blob: Blob | None = None
@@ -178,6 +185,7 @@ class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
     `doubted` are foreign tools that said they only read, and changed the workspace. `exclude` are the rules that leave paths out of the images.
     """
 
+    `rules` are the permissions that the driver goes by, `approved` what a person allowed for good.
     model: str | None = None
     turn_budget: Budget | None = None
     session_budget: Budget | None = None
@@ -189,6 +197,8 @@ class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
     thinking: str | None = None
 
 
+    rules: tuple[str, ...] | None = None
+    approved: tuple[Approved, ...] | None = None
 class NoteAdded(_Body, frozen=True, tag="note_added"):
     """Something worth telling people, that changes no state: a warning of the driver, an accepted risk."""
 
@@ -331,6 +341,27 @@ class CallStarted(_Body, frozen=True, tag="call_started"):
     incarnation: Incarnation | None = None
     instance: int = 0
     position: int = 0
+class ApprovalRequested(_Body, frozen=True, tag="approval_requested"):
+    """A person is asked about a call, which waits for the answer as long as that takes. `digest` is of the tool and the arguments as they stand, `args`
+    these where a hook changed them, `rule` what wants the question. A later one about the same call makes answers to this one void."""
+
+    call: str
+    digest: Digest
+    rule: str = ""
+    args: dict[str, Any] | None = None
+
+
+class ApprovalAnswered(_Body, frozen=True, tag="approval_answered"):
+    """A person's word on a call: the first that is about the newest question, by its `digest`, counts. `always`: also when it is made again."""
+
+    call: str
+    digest: Digest
+    verdict: Literal["allow", "deny"]
+    always: bool = False
+    by: str = "person"
+    reason: str = ""
+
+
     exclude_digest: Digest | None = None
 
 
@@ -472,6 +503,8 @@ Body = (
 )
 
 
+    | ApprovalRequested
+    | ApprovalAnswered
 class Draft(Struct, frozen=True, omit_defaults=True):
     """A record on its way into the log. A negative `cause` counts back within the same commit: -1 is the record before."""
 

@@ -15,7 +15,8 @@ class Call(Struct, frozen=True):
     """`started` is its newest attempt while that one is open; `attempts` counts all; `undone` those that recovery took back.
 
     `recovered` is the newest decision about the open attempt, committed but perhaps not carried out; `taken_back` and `salvages` gather
-    what all decisions about it took back, since a crash may cut one undo into several.
+    what all decisions about it took back, since a crash may cut one undo into several. `question` is what a person was asked last, `asked` its
+    record, `answer` the word on it.
     """
 
     id: str
@@ -37,6 +38,14 @@ class Call(Struct, frozen=True):
     recovered: r.Recovered | None = None
     taken_back: tuple[str, ...] = ()
     salvages: tuple[Digest, ...] = ()
+    question: r.ApprovalRequested | None = None
+    asked: r.Seq = 0
+    answer: r.ApprovalAnswered | None = None
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether a person was asked and nobody has decided yet."""
+        return self.question is not None and self.answer is None and self.verdict is None and self.started is None
 
 
 Calls = dict[str, Call]
@@ -67,6 +76,14 @@ def reduce(calls: Calls, stored: r.Stored) -> Calls:
         case r.CallDecided(call=id, args=args) as body if id in calls:
             call = calls[id]
             return {**calls, id: replace(call, verdict=body, args=call.args if args is None else args)}
+        case r.ApprovalRequested(call=id, args=args) as body if id in calls:
+            call = calls[id]
+            return {
+                **calls,
+                id: replace(call, question=body, asked=stored.seq, answer=None, args=call.args if args is None else args),
+            }
+        case r.ApprovalAnswered(call=id) as body if id in calls and _answers(calls[id], body):
+            return {**calls, id: replace(calls[id], answer=body)}
         case r.CallStarted(call=id, attempt=attempt) as body if id in calls:
             return {**calls, id: replace(calls[id], started=body, started_at=stored.at, attempts=attempt, recovered=None)}
         case r.Recovered(call=str(id)) as body if id in calls:
@@ -80,6 +97,10 @@ def reduce(calls: Calls, stored: r.Stored) -> Calls:
             return {key: call for key, call in calls.items() if key != id}
         case _:
             return calls
+
+
+def _answers(call: Call, body: r.ApprovalAnswered) -> bool:
+    return call.awaits_approval and call.question is not None and call.question.digest == body.digest
 
 
 def _recovered(call: Call, body: r.Recovered) -> Call:

@@ -31,6 +31,8 @@ class Session(Struct, frozen=True):
     doubted: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     skills: tuple[r.Skill, ...] = ()
+    rules: tuple[str, ...] = ()
+    approved: tuple[r.Approved, ...] = ()
     answers: tuple[r.RecoveryAnswered, ...] = ()
 
     @property
@@ -65,6 +67,8 @@ def reduce(session: Session, stored: r.Stored) -> Session:
                 session_budget=body.session_budget or session.session_budget,
                 doubted=session.doubted if body.doubted is None else body.doubted,
                 exclude=session.exclude if body.exclude is None else body.exclude,
+                rules=session.rules if body.rules is None else body.rules,
+                approved=session.approved if body.approved is None else body.approved,
                 skills=session.skills if body.skills is None else body.skills,
             )
         case r.EpochRaised(owner=owner):

@@ -10,7 +10,7 @@ from perdure.state.state import State
 from perdure.state.threads import Entry
 from perdure.state.trail import Trail
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 """Raised whenever a reducer or a state's shape changes its meaning."""
 
 
