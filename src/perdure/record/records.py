@@ -23,7 +23,9 @@ Place = Literal["space", "driver", "remote", "thread"]
 """`thread`: a subagent, which is a conversation of its own in the same session."""
 
 Outcome = Literal["ok", "error", "denied", "aborted", "interrupted", "unknown"]
-SubmissionMode = Literal["follow_up", "steer", "note", "reject"]
+SubmissionMode = Literal["follow_up", "steer", "note", "reject", "compact"]
+"""`compact` says nothing to the model: it asks for a summary of the conversation so far."""
+
 FoundBy = Literal["open", "before_call", "audit", "recovery", "person"]
 
 
@@ -106,8 +108,6 @@ class Owner(Struct, frozen=True, omit_defaults=True):
     token: str | None = None
 
 
-class Result(Struct, frozen=True, omit_defaults=True):
-    """What the model is shown of a call. Text above 16 KiB lives in `blob`; `output` is the whole output where `text` is a part."""
 class Approved(Struct, frozen=True):
     """What a person allowed for good in this session: this tool with exactly this command, path or arguments."""
 
@@ -115,6 +115,8 @@ class Approved(Struct, frozen=True):
     subject: str
 
 
+class Result(Struct, frozen=True, omit_defaults=True):
+    """What the model is shown of a call. Text above 16 KiB lives in `blob`; `output` is the whole output where `text` is a part."""
 
     text: str = ""
     blob: Blob | None = None
@@ -183,9 +185,9 @@ class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
     """None leaves a setting as it is. `instructions` are what the workspace's AGENTS.md said when the session began. `fallbacks` go with `model`.
 
     `doubted` are foreign tools that said they only read, and changed the workspace. `exclude` are the rules that leave paths out of the images.
+    `rules` are the permissions that the driver goes by, `approved` what a person allowed for good.
     """
 
-    `rules` are the permissions that the driver goes by, `approved` what a person allowed for good.
     model: str | None = None
     turn_budget: Budget | None = None
     session_budget: Budget | None = None
@@ -195,10 +197,10 @@ class SettingsChanged(_Body, frozen=True, tag="settings_changed"):
     skills: tuple[Skill, ...] | None = None
     fallbacks: tuple[str, ...] = ()
     thinking: str | None = None
-
-
     rules: tuple[str, ...] | None = None
     approved: tuple[Approved, ...] | None = None
+
+
 class NoteAdded(_Body, frozen=True, tag="note_added"):
     """Something worth telling people, that changes no state: a warning of the driver, an accepted risk."""
 
@@ -267,6 +269,10 @@ class RecoveryAnswered(_Body, frozen=True, tag="recovery_answered"):
 
 
 class TurnStarted(_Body, frozen=True, tag="turn_started"):
+    """Long results before record `context_cut` are not sent any more. With purpose `compact` what lies before it is to be summed up, or, where it is 0,
+    everything.
+    """
+
     turn: int
     submission: str
     model: str
@@ -301,8 +307,14 @@ class ModelFailed(_Body, frozen=True, tag="model_failed"):
 
 
 class Compacted(_Body, frozen=True, tag="compacted"):
+    """What the thread's model was shown before record `cut` is, from here on, `summary`, which `model` gave to the attempt of this turn."""
+
     cut: Seq
     summary: str
+    turn: int = 0
+    attempt: int = 0
+    usage: Usage = Usage()
+    model: str = ""
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------------
@@ -329,18 +341,6 @@ class CallDecided(_Body, frozen=True, tag="call_decided"):
     reason: str = ""
 
 
-class CallStarted(_Body, frozen=True, tag="call_started"):
-    call: str
-    attempt: int
-    key: str
-    effect: EffectClass
-    ledgered: bool = True
-    policy: dict[str, Any] = {}
-    place: Place = "space"
-    base: Image | None = None
-    incarnation: Incarnation | None = None
-    instance: int = 0
-    position: int = 0
 class ApprovalRequested(_Body, frozen=True, tag="approval_requested"):
     """A person is asked about a call, which waits for the answer as long as that takes. `digest` is of the tool and the arguments as they stand, `args`
     these where a hook changed them, `rule` what wants the question. A later one about the same call makes answers to this one void."""
@@ -362,6 +362,18 @@ class ApprovalAnswered(_Body, frozen=True, tag="approval_answered"):
     reason: str = ""
 
 
+class CallStarted(_Body, frozen=True, tag="call_started"):
+    call: str
+    attempt: int
+    key: str
+    effect: EffectClass
+    ledgered: bool = True
+    policy: dict[str, Any] = {}
+    place: Place = "space"
+    base: Image | None = None
+    incarnation: Incarnation | None = None
+    instance: int = 0
+    position: int = 0
     exclude_digest: Digest | None = None
 
 
@@ -491,6 +503,8 @@ Body = (
     | Compacted
     | CallProposed
     | CallDecided
+    | ApprovalRequested
+    | ApprovalAnswered
     | CallStarted
     | CallFinished
     | Recovered
@@ -503,8 +517,6 @@ Body = (
 )
 
 
-    | ApprovalRequested
-    | ApprovalAnswered
 class Draft(Struct, frozen=True, omit_defaults=True):
     """A record on its way into the log. A negative `cause` counts back within the same commit: -1 is the record before."""
 
