@@ -23,7 +23,9 @@ from msgspec import Struct
 
 from perdure.drive.driver import Released
 from perdure.drive.events import Emit, Event, Notice, OutputShown, Recorded, TextShown
-from perdure.engine import collecting, embedded, removing
+from perdure.engine import applying, approving, collecting, embedded, removing
+from perdure.engine.applying import Applied, Conflict, Wish
+from perdure.engine.approving import Question
 from perdure.engine.attaching import Image, attach
 from perdure.engine.collecting import Collected
 from perdure.engine.home import DEFAULT_BUDGET, Home
@@ -41,10 +43,12 @@ from perdure.state.state import State, fold
 __all__ = [
     "AfterCall",
     "Answer",
+    "Applied",
     "BeforeCall",
     "BeforeRequest",
     "Budget",
     "Collected",
+    "Conflict",
     "Event",
     "Hook",
     "Hooks",
@@ -52,6 +56,7 @@ __all__ = [
     "OnAnswer",
     "Opened",
     "OutputShown",
+    "Question",
     "Recorded",
     "Ruling",
     "Session",
@@ -219,6 +224,15 @@ class Session:
         await self.home.store.admit(self.id, admission)
         return id
 
+    async def compact(self, *, request_id: str | None = None, thread: str = "main") -> str:
+        """Ask for the conversation so far to be summed up, between two turns of what runs, or as soon as somebody drives; the id of this request.
+
+        What it says is kept in the log, and so is every output: only what the model is sent gets shorter.
+        """
+        id = request_id or uuid.uuid4().hex
+        await self.home.store.admit(self.id, Admission(id, Draft(r.SubmissionAdmitted(id, (), "compact"), thread)))
+        return id
+
     async def abort(self, submission: str | None = None, *, by: str = "person", reason: str = "") -> Receipt:
         """Stop what runs and what waits (or one submission). The workspace stays as it is."""
         body = r.AbortRequested(submission, by, reason)
@@ -244,9 +258,49 @@ class Session:
         body = r.RecoveryAnswered(wait, answer)  # type: ignore[arg-type]
         return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
 
+    async def questions(self) -> list[Question]:
+        """The calls that the session waits with for a person's word."""
+        return approving.questions(await self.state())
+
+    async def approve(
+        self, call: str | None = None, *, always: bool = False, reason: str = "", digest: str | None = None
+    ) -> Question:
+        """Allow a call that was asked about: its id, a unique beginning, or None for the only one. `always`: also when exactly that is called again.
+
+        With `digest` only the question of that digest. UsageError where there is none, or somebody else answered. The session then needs a driver.
+        """
+        question, _ = await approving.answer(self.home, self.id, call, "allow", always=always, reason=reason, digest=digest)
+        return question
+
+    async def deny(self, call: str | None = None, *, reason: str = "", digest: str | None = None) -> Question:
+        """Deny it, as `approve` allows it; the model is told the reason."""
+        question, _ = await approving.answer(self.home, self.id, call, "deny", reason=reason, digest=digest)
+        return question
+
     async def abandon(self) -> Receipt:
         """Give up what is open, unseen: calls end `unknown`, submissions `aborted`, and the directory is free. Drive once more for that."""
         return await self.answer("abandon", "abandon")
+
+    # ---- bringing changes home -----------------------------------------------------------------------------------------------
+
+    async def apply(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        only: Iterable[str] = (),
+        ours: Iterable[str] = (),
+        theirs: Iterable[str] = (),
+        dry_run: bool = False,
+    ) -> Applied:
+        """Bring what the session changed into a directory, by default the one it is a copy of: three-way, since the last time it was applied there.
+
+        A path that was changed on both sides is merged where it is text and the changes are apart, else it is a conflict and stays as it is; paths in
+        `ours` and `theirs` say whose side is right. `only` names the paths to bring, and what lies below them. Git's own files are left out.
+        Killed in its middle, it is finished by the next. With `dry_run` it only says what it would do. Raises UsageError, and RootRefusedError
+        where another session has work open in the directory.
+        """
+        wish = Wish(*(applying.paths(names) for names in (only, ours, theirs)))
+        return await applying.apply(self.home, self.id, directory, wish=wish, dry_run=dry_run)
 
     # ---- driving -----------------------------------------------------------------------------------------------------------
 
@@ -328,7 +382,7 @@ class _LiveCursor:
                 self._turn, self._n = (thread, turn, attempt + 1), 0
             case r.Recovered(turn=int() as turn, attempt=attempt):
                 self._turn, self._n = (thread, turn, attempt), 0
-            case r.ModelResponded() | r.SubmissionSettled():
+            case r.ModelResponded() | r.Compacted() | r.SubmissionSettled():
                 self._turn = None
             case _:
                 pass

@@ -36,6 +36,8 @@ COMMANDS = {
     "submit": Lazy("perdure.cli.inbox:submit", "Tell a session something, without driving it."),
     "abort": Lazy("perdure.cli.inbox:abort", "Stop what a session does and what it was given to do."),
     "abandon": Lazy("perdure.cli.abandon:abandon", "Give a session up, so that another may use its directory."),
+    "approve": Lazy("perdure.cli.approve:approve", "Allow a call that a session waits with."),
+    "deny": Lazy("perdure.cli.approve:deny", "Deny a call that a session waits with."),
     "wait": Lazy("perdure.cli.waiting:wait", "Wait until a session has settled, whoever drives it."),
     "diff": Lazy("perdure.cli.differing:diff", "Show what changed in the files."),
     "apply": Lazy("perdure.cli.apply:apply", "Bring a session's changes home, into the directory that it is a copy of."),

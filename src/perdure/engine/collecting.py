@@ -89,7 +89,7 @@ async def old(home: Home, *, older_s: float | None = None, keep_bytes: int | Non
     A session counts with what no newer one, and none that must stay, needs too. Never one with open work, one that runs or one that waits.
     """
     rows = sorted(await home.store.rows(), key=lambda row: row.changed_at, reverse=True)
-    may_go = [row for row in rows if removing.obstacle(home, row) is None]
+    may_go = [row for row in rows if await removing.obstacle(home, row) is None]
     found: dict[SessionId, Old] = {}
     if older_s is not None:
         found = {row.session: Old(row) for row in may_go if row.changed_at <= home.clock() - older_s}

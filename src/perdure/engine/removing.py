@@ -12,7 +12,7 @@ import contextlib
 import uuid
 from pathlib import Path
 
-from perdure.engine import copies, embedded, lease, places
+from perdure.engine import applying, copies, embedded, lease, places
 from perdure.engine.home import Home
 from perdure.log.store import Admission, SessionId, SessionRow
 from perdure.record import records as r
@@ -29,7 +29,7 @@ LEAVE_S = 10.0
 async def remove(home: Home, session: SessionId, *, force: bool = False) -> None:
     """As `Opened.remove`."""
     row = await home.store.row(session)
-    if reason := obstacle(home, row):
+    if reason := await obstacle(home, row):
         if not force:
             raise SessionBusyError(f"session {session} {reason}; remove it all the same with --force")
         await _give_up(home, session)
@@ -64,7 +64,7 @@ async def _dismantle(home: Home, session: SessionId, epoch: int) -> None:
     await home.live.forget(session)
 
 
-def obstacle(home: Home, row: SessionRow) -> str | None:
+async def obstacle(home: Home, row: SessionRow) -> str | None:
     """Why it should not be removed, in words that follow its name."""
     if row.held_by is not None:
         pid = lease.holder(places.driver_lock(home.path, row.session), row.epoch)
@@ -75,6 +75,8 @@ def obstacle(home: Home, row: SessionRow) -> str | None:
         return "has work open"
     if aside := moved_aside(home, row.session):
         return f"keeps files that recovery moved out of the directory ({aside[0]}, …): take them away first"
+    if kept := await applying.unapplied(home, row.session):
+        return f"{kept}: bring them home with `perdure apply {row.session}` first"
     return None
 
 

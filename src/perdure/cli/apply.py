@@ -1,0 +1,86 @@
+"""`apply`: a session's changes, brought into the directory that it is a copy of."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from perdure.api import Applied
+from perdure.cli.opening import named, opened, session_argument, spelled
+from perdure.cli.telling import json_line
+from perdure.history.line import plain
+from perdure.history.paint import Paint
+
+SHOWN = 200
+CONFLICTS = 1
+
+
+@click.command
+@session_argument
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--only", multiple=True, metavar="PATH", help="Bring this path and what lies below it; may be repeated.")
+@click.option(
+    "--ours", multiple=True, metavar="PATH", help="Where it is a conflict, leave what the directory has; may be repeated."
+)
+@click.option(
+    "--theirs", multiple=True, metavar="PATH", help="Where it is a conflict, take what the session has; may be repeated."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: paths, merged, removed, conflicts.")
+def apply(session: str | None, directory: str | None, as_json: bool, **wish: Any) -> int:
+    """Bring a session's changes home.
+
+    What the session changed goes into the directory it is a copy of, or into another one (-C DIR). What was changed on both sides is merged, where that is text
+    and the changes are apart; else it is a conflict: the directory keeps its version, and exit code 1 says so. Commits made in the copy are for `git fetch`.
+    """
+    return asyncio.run(_apply(session, directory, as_json, **wish))
+
+
+async def _apply(name: str | None, directory: str | None, as_json: bool, **wish: Any) -> int:
+    async with opened() as home:
+        session = await named(home, name, None) if name else await named(home, None, directory)
+        applied = await session.apply(directory if name else None, **wish)
+    if as_json:
+        print(json_line(msgspec.to_builtins(applied)))
+    else:
+        _show(session.id, applied, dry_run=wish["dry_run"])
+    return CONFLICTS if applied.conflicts else 0
+
+
+def _show(session: str, applied: Applied, *, dry_run: bool) -> None:
+    paint = Paint(sys.stdout)
+    if applied.at_work:
+        print(f"perdure: session {session} is at work; what it had at its last call is taken", file=sys.stderr)
+    merged = set(applied.merged)
+    lines = [
+        *((path, "merged" if path in merged else "applied") for path in applied.paths),
+        *((path, "removed") for path in applied.removed),
+    ]
+    for path, what in sorted(lines)[:SHOWN]:
+        print(paint.text("minus" if what == "removed" else "plus", f"{what:<8} {plain(path)}"))
+    if len(lines) > SHOWN:
+        print(f"and {len(lines) - SHOWN:,} more paths")
+    for conflict in applied.conflicts:
+        print(paint.text("failure", f"conflict {plain(conflict.path)}: {conflict.why}"))
+        if conflict.theirs:
+            print(f"         the session's version: {plain(conflict.theirs)}")
+    print(paint.text("session", _summary(applied, lines, dry_run=dry_run)))
+    if applied.conflicts:
+        print(
+            f"{spelled('apply', session, '--theirs', 'PATH')}   takes the session's version, --ours PATH keeps yours",
+            file=sys.stderr,
+        )
+    if applied.fetch:
+        print(f"it made commits; git fetch {plain(applied.fetch)} brings them", file=sys.stderr)
+
+
+def _summary(applied: Applied, lines: Sequence[object], *, dry_run: bool) -> str:
+    count, conflicts = len(lines), len(applied.conflicts)
+    if not count and not conflicts:
+        return f"nothing to apply: {plain(applied.directory)} has it all"
+    words = f"{count:,} path{'' if count == 1 else 's'} {'to apply' if dry_run else 'applied'} in {plain(applied.directory)}"
+    return words + (f", {conflicts:,} conflict{'' if conflicts == 1 else 's'}, left as they are" if conflicts else "")
