@@ -15,7 +15,8 @@ from perdure.drive.interrupt import Stopped, either, watch
 from perdure.drive.journal import Journal
 from perdure.drive.waits import Waits
 from perdure.log.live import LiveText, Piece
-from perdure.model.stream import Delta, Final, Model, ModelError, Overflow, Refused, Retryable
+from perdure.model.stream import Context, Delta, Final, Model, ModelError, Overflow, Refused, Retryable
+from perdure.program import compaction
 from perdure.program.context import Transcript
 from perdure.program.stopping import deadline_of
 from perdure.program.tools import ToolSet
@@ -84,29 +85,21 @@ class Asking:
         step("ask.after")
         if isinstance(answer, Stopped):
             await self._cut(thread, turn, answer.reason)
-        elif _blank(answer) and not turn.partial:
+        elif _blank(answer, turn) and not turn.partial:
             await self._failed(thread, turn, Retryable("the model's reply was blank"), answer.usage)
         else:
             self._responded(thread, turn, answer)
 
     async def _stream(self, thread: Thread, turn: Turn) -> Final:
         model = self._model(turn.model)
-        transcript = self._transcripts.setdefault(thread.name, Transcript())
-        transcript.read(thread)
-        request = model.prepare(
-            transcript.context(
-                thread,
-                system=self._system(),
-                tools=self._tools.specs,
-                blobs=await self._needed(transcript),
-                options={**turn.options, "attempt": turn.attempts, "cache_key": self._journal.state.session.log_id},
-            )
-        )
+        request = model.prepare(await self._context(thread, turn))
         writer = self._live.writer(self._journal.grant.session, thread.name, turn.n, turn.attempts)
         final: Final | None = None
         try:
             async with model.stream(request, REQUEST_S) as stream:
                 async for piece in _ticking(stream, lambda: writer.due_in_s):
+                    if turn.purpose == "compact" and not isinstance(piece, Final):
+                        continue  # no answer, and nobody's to read
                     if piece is None:
                         self._show(thread, turn, await writer.flush())
                     elif isinstance(piece, Final):
@@ -124,6 +117,17 @@ class Asking:
             self._streamed = True
             self._show(thread, turn, await writer.flush())
         return final
+
+    async def _context(self, thread: Thread, turn: Turn) -> Context:
+        options = {**turn.options, "attempt": turn.attempts, "cache_key": self._journal.state.session.log_id}
+        if turn.purpose == "compact":
+            return compaction.request(thread, turn, options)
+        transcript = self._transcripts.setdefault(thread.name, Transcript())
+        if transcript.read(thread):
+            used = set[Digest]().union(*(each.blobs for each in self._transcripts.values()))
+            self._blobs = {digest: whole for digest, whole in self._blobs.items() if digest in used}
+        blobs = await self._needed(transcript)
+        return transcript.context(thread, system=self._system(), tools=self._tools.specs, blobs=blobs, options=options)
 
     def _show(self, thread: Thread, turn: Turn, pieces: list[Piece]) -> None:
         for piece in pieces:
@@ -158,6 +162,11 @@ class Asking:
 
     def _responded(self, thread: Thread, turn: Turn, final: Final) -> None:
         fact = self._journal.fact
+        if turn.purpose == "compact":
+            name = self._model(turn.model).name
+            summary = text_of(final.parts).strip()
+            fact(Draft(r.Compacted(turn.cut, summary, turn.n, turn.attempts, final.usage, name), thread.name, turn.started_seq))
+            return
         body = r.ModelResponded(
             turn.n, turn.attempts, final.parts, final.usage, final.stop, self._model(turn.model).name, final.extra
         )
@@ -184,6 +193,8 @@ class Asking:
         retry_at = None
         if isinstance(error, Retryable) and turn.failures + 1 < MODEL_TRIES:
             retry_at = self._journal.clock() + _pause_s(turn.failures, error.after_s)
+        if isinstance(error, Overflow) and turn.purpose == "compact" and turn.failures + 1 < len(compaction.SHARES):
+            retry_at = self._journal.clock()  # with less of the conversation
         following = "" if retry_at is not None else self._following(turn, error)
         if following:
             retry_at = self._journal.clock()
@@ -277,8 +288,10 @@ async def _ticking(
             await asyncio.gather(following, return_exceptions=True)
 
 
-def _blank(answer: Final) -> bool:
+def _blank(answer: Final, turn: Turn) -> bool:
     """Nothing to read and nothing to do, and no reason given for it."""
+    if turn.purpose == "compact":
+        return not text_of(answer.parts).strip()
     return answer.stop not in ("length", "refused") and not tool_calls(answer.parts) and not text_of(answer.parts).strip()
 
 

@@ -26,7 +26,7 @@ from perdure.model.messages import delta_of, final_of, mark_former_end, messages
 from perdure.model.stream import Context, Delta, Final, Refused, Request, Retryable
 from perdure.record.errors import UsageError
 
-_OURS = frozenset({"attempt", "cache_key", "thinking"})
+_OURS = frozenset({"attempt", "cache_key", "thinking", "context_tokens", "compaction"})
 """Options that are the driver's words, not pydantic-ai's settings."""
 
 

@@ -8,6 +8,8 @@ can check what was told to the model after a crash (`expect`).
                {"expect": "README", "text": "Done.", "chunks": 4, "delay_s": 0.2, "error": {"status": 429, "times": 2}}],
      "tasks": {"count the tests": [{"text": "There are 12."}]}}
 
+With a `window`, a request of more tokens is too long. `summaries` answer when the conversation is to be summed up, the last of them again and again.
+
 A conversation whose first message matches one of the regular expressions in `tasks` has turns of its own: so a subagent is scripted.
 """
 
@@ -83,11 +85,15 @@ class Turn(Struct, frozen=True, forbid_unknown_fields=True):
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
     turns: tuple[msgspec.Raw, ...]
     tasks: dict[str, tuple[msgspec.Raw, ...]] = {}
+    summaries: tuple[msgspec.Raw, ...] = ()
+    window: Annotated[int, Meta(ge=1)] | None = None
 
 
 class _Script(Struct, frozen=True):
     turns: tuple[Turn, ...]
     tasks: dict[str, tuple[Turn, ...]]
+    summaries: tuple[Turn, ...] = ()
+    window: int | None = None
 
     def of(self, context: Context) -> tuple[Turn, ...]:
         """The turns of this conversation."""
@@ -129,6 +135,9 @@ class Scripted:
 
     def _turn(self, context: Context) -> tuple[int, Turn]:
         """The script's turn for this request, and its number from 1."""
+        if (number := context.options.get("compaction")) is not None:
+            scripted = self._script.summaries or (Turn(f"Summary {number + 1} of what was done."),)
+            return number + 1, scripted[min(number, len(scripted) - 1)]
         turns = self._script.of(context)
         if context.responses >= len(turns):
             raise Permanent(
@@ -147,6 +156,9 @@ class Scripted:
             if may_pass(turn.error.status):
                 return Retryable(message, status=turn.error.status, after_s=turn.error.after_s)
             return Permanent(message, status=turn.error.status)
+        window = self._script.window
+        if window is not None and (asked := _usage(context, ()).input) > window:
+            return Overflow(f"{where} is asked with {asked} tokens, and {window} fit", status=400)
         if turn.overflow:
             return Overflow(f"{where} finds the context too long", status=400)
         return Refused(f"{where} refuses the request") if turn.refused else None
@@ -164,6 +176,8 @@ def _load(path: Path) -> _Script:
     return _Script(
         _decode(file.turns, f"the script {path}"),
         {task: _decode(raws, f"the script {path}, task {task!r}") for task, raws in file.tasks.items()},
+        _decode(file.summaries, f"the script {path}, summaries"),
+        file.window,
     )
 
 

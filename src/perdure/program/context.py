@@ -2,15 +2,19 @@
 
 The prefix is stable: the system text is fixed when a session begins, messages are only appended. So a provider's prompt cache keeps
 its hits, and a request sent again after a crash is the same request.
+It changes only when old results are cleared or a conversation is summed up, which the log says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from perdure.model.stream import AssistantMessage, Context, Message, ToolMessage, ToolSpec, UserMessage
 from perdure.record.parts import Blob, Digest, Text
-from perdure.state.threads import Answered, Entry, Returned, Said, Thread
+from perdure.state.entries import Answered, Entry, Returned, Said, clearable, cleared_text
+from perdure.state.threads import Thread
 
 SYSTEM = """You are a coding agent at work in a directory of someone's machine. Use the tools to look, change and check; \
 run the project's own tests before you say that something works. Be brief.
@@ -39,6 +43,7 @@ class Transcript:
         self.blobs: dict[Digest, int] = {}
         self._messages: list[Message] = []
         self._entries = 0
+        self._shape = (0, 0)
 
     def context(
         self,
@@ -49,14 +54,22 @@ class Transcript:
         blobs: Mapping[Digest, bytes],
         options: dict[str, object],
     ) -> Context:
-        """What the thread's next request is made from; `read` it first. Always of the same thread, which never gets shorter."""
+        """What the thread's next request is made from; `read` it first. Always of the same thread."""
         return Context(system, (*self._messages, *_continuation(thread)), tools, options, thread.responses, blobs)
 
-    def read(self, thread: Thread) -> None:
-        """Take in what is new."""
+    def read(self, thread: Thread) -> bool:
+        """Take in what is new; everything, and True, after a compaction or when results were cleared."""
+        anew = self._shape != (thread.compactions, thread.cleared)
+        if anew:
+            self.blobs, self._messages = {}, []
+            self._shape = (thread.compactions, thread.cleared)
+            for entry in thread.entries[: thread.cleared]:
+                self._add(_cleared(entry))
+            self._entries = thread.cleared
         for entry in thread.entries[self._entries :]:
             self._add(entry)
         self._entries = len(thread.entries)
+        return anew
 
     def _add(self, entry: Entry) -> None:
         if isinstance(entry, Returned):
@@ -76,6 +89,12 @@ class Transcript:
             self._messages[-1] = UserMessage((*last.parts, *said.parts))
         else:
             self._messages.append(UserMessage(said.parts))
+
+
+def _cleared(entry: Entry) -> Entry:
+    if isinstance(entry, Returned) and clearable(entry):
+        return replace(entry, text=cleared_text(entry), blob=None)
+    return entry
 
 
 def _continuation(thread: Thread) -> tuple[Message, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from perdure.program import delegation
+from perdure.program import compaction, delegation
 from perdure.program.program import Action, Append, Ask, Calls, Settle, View, Wait
 from perdure.program.stopping import Stop, deadline_of, given_up, stop_of
 from perdure.record import records as r
@@ -17,6 +17,11 @@ from perdure.state.calls import Call
 from perdure.state.state import State
 from perdure.state.submissions import Submission
 from perdure.state.threads import Thread, Turn
+
+TOO_LONG = (
+    "also when everything before the newest input was summed up: give less at once, or name a model that takes more (`--model`); if it does take more, "
+    "say so by the model option context_tokens"
+)
 
 
 class Conversation:
@@ -55,20 +60,25 @@ class Conversation:
         stop = stop_of(state, submission, now)
         turn = thread.turn
         if turn is None:
-            return _settle(thread, submission, stop) if stop else Append((_turn(state, thread, submission),))
+            return _settle(thread, submission, stop) if stop else Append((compaction.turn(state, thread, submission),))
         if not turn.responded:
             return self._asking(state, thread, turn, submission, stop, now)
         open_calls = [state.calls[id] for id in turn.calls if id in state.calls]
         if open_calls:
             return self._round(state, thread, open_calls, stop, now)
-        answered = not turn.calls
+        compacted = turn.purpose == "compact"
+        answered = not turn.calls and not compacted
         if stop and not (answered and stop.outcome == "failed"):
             return _settle(thread, submission, stop)
         if answered:
             # Paid for and there to be read: a limit that it reached stops only what would come after it.
             reason = "" if turn.stop in ("stop", "tool_calls") else turn.stop
             return Settle((_settlement(thread, submission, "answered", reason),))
-        return Append((*_joining(state, thread), _turn(state, thread, submission)))
+        if compacted and submission.mode == "compact":
+            return Settle((_settlement(thread, submission, "noted", "compacted"),))
+        asked = any(s.mode == "compact" for s in _queue(state, thread)) and compaction.possible(thread)
+        following = compaction.begin(state, thread, submission) if asked else compaction.turn(state, thread, submission)
+        return Append((*_joining(state, thread), following))
 
     def _asking(self, state: State, thread: Thread, turn: Turn, submission: Submission, stop: Stop | None, now: float) -> Action:
         if stop:
@@ -76,11 +86,17 @@ class Conversation:
         failed = turn.failed
         if failed and failed.retry_at is None:
             advisory = f"[perdure] The last request failed and was given up: {failed.message}"
+            if failed.failure == "overflow":
+                shortening = compaction.after_overflow(state, thread, submission) if turn.purpose == "turn" else None
+                if shortening:
+                    return Append((shortening,))
+                reason = f"model: {failed.message}; {TOO_LONG}"
+                return Settle((_settlement(thread, submission, "failed", reason, advisory=advisory),))
             return Settle((_settlement(thread, submission, "failed", f"model: {failed.message}", advisory=advisory),))
         if failed and failed.retry_at is not None and now < failed.retry_at:
             deadline = deadline_of(state, submission)
             return Wait("model_retry", failed.retry_at if deadline is None else min(failed.retry_at, deadline))
-        return Ask(thread.name)
+        return Ask(thread.name, turn.purpose)
 
     def _round(self, state: State, thread: Thread, open_calls: list[Call], stop: Stop | None, now: float) -> Action:
         begun = [c for c in open_calls if c.started]
@@ -93,6 +109,8 @@ class Conversation:
             return Append(tuple(_unrun(c, stop.reason) for c in open_calls))
         if any(s.mode == "steer" for s in _queue(state, thread)):
             return Append(tuple(_unrun(c, "steered") for c in open_calls))
+        if open_calls[0].awaits_approval:
+            return Wait("approval", deadline_of(state, state.submissions[thread.active or ""]))
         return Calls(thread.name, tuple(c.id for c in self._together(state, open_calls)))
 
     def _together(self, state: State, calls: list[Call]) -> list[Call]:
@@ -110,12 +128,16 @@ class Conversation:
 
 def effect_of(state: State, tool: str, declared: r.EffectClass) -> r.EffectClass:
     """A foreign tool that said it only reads, and was caught at changing the workspace, is not believed again."""
-        if open_calls[0].awaits_approval:
-            return Wait("approval", deadline_of(state, state.submissions[thread.active or ""]))
     return "workspace" if declared == "none" and tool in state.session.doubted else declared
 
 
 # ---- drafts ----------------------------------------------------------------------------------------------------------------
+
+
+def _soonest(wait: Wait) -> tuple[bool, bool, float, bool]:
+    """A time that a driver stays for comes first, then a person's answer, for which it does not stay."""
+    approval = wait.reason == "approval"
+    return approval or wait.until is None, not approval, float("inf") if wait.until is None else wait.until, not wait.reason
 
 
 def _queue(state: State, thread: Thread) -> Iterator[Submission]:
@@ -135,12 +157,6 @@ def _drop(state: State, thread: Thread, queued: Submission, now: float) -> Settl
 
 
 def _place(state: State, thread: Thread, now: float) -> Action:
-def _soonest(wait: Wait) -> tuple[bool, bool, float, bool]:
-    """A time that a driver stays for comes first, then a person's answer, for which it does not stay."""
-    approval = wait.reason == "approval"
-    return approval or wait.until is None, not approval, float("inf") if wait.until is None else wait.until, not wait.reason
-
-
     first = next(_queue(state, thread), None)
     if first is None:
         return Wait()
@@ -149,8 +165,13 @@ def _soonest(wait: Wait) -> tuple[bool, bool, float, bool]:
         return Settle((*_opening(thread), placed, _settlement(thread, first, "noted")))
     if stop_of(state, first, now):
         return _drop(state, thread, first, now)
+    if first.mode == "compact":
+        placed = Draft(r.SubmissionPlaced(first.id, "compact"), thread.name, first.seq)
+        if not compaction.possible(thread):
+            return Settle((*_opening(thread), placed, _settlement(thread, first, "noted", "there is nothing to compact yet")))
+        return Append((placed, compaction.begin(state, thread, first)))
     placed = Draft(r.SubmissionPlaced(first.id), thread.name, first.seq)
-    return Append((*_opening(thread), placed, _turn(state, thread, first)))
+    return Append((*_opening(thread), placed, compaction.turn(state, thread, first)))
 
 
 def _opening(thread: Thread) -> tuple[Draft, ...]:
@@ -161,16 +182,10 @@ def _joining(state: State, thread: Thread) -> tuple[Draft, ...]:
     """Steers and notes that come in between two turns."""
     drafts: list[Draft] = []
     for s in _queue(state, thread):
-        if s.mode in ("steer", "note"):
+        if s.mode in ("steer", "note", "compact"):
             drafts.append(Draft(r.SubmissionPlaced(s.id, s.mode), thread.name, s.seq))
             drafts.append(_settlement(thread, s, "noted", "joined the work in progress" if s.mode == "steer" else ""))
     return tuple(drafts)
-
-
-def _turn(state: State, thread: Thread, submission: Submission) -> Draft:
-    """A thread that fell to another model stays with it until its submission is settled; the next one begins with the first again."""
-    model = thread.standby or state.session.model
-    return Draft(r.TurnStarted(thread.turns + 1, submission.id, model, state.session.options), thread.name)
 
 
 def _give_up(state: State, stop: Stop) -> Settle:

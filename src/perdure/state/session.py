@@ -80,7 +80,7 @@ def reduce(session: Session, stored: r.Stored) -> Session:
             return replace(session, answers=(*session.answers, body))
         case r.SubmissionSettled(outcome=outcome) if outcome != "noted":
             return replace(session, outcome=outcome, crashes=0, answers=())
-        case r.ModelResponded() | r.CallFinished():
+        case r.ModelResponded() | r.Compacted() | r.CallFinished():
             return replace(session, crashes=0, answers=()) if session.crashes or session.answers else session
         case _:
             return session

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
+from perdure.state.entries import Entry
 from perdure.state.state import State
-from perdure.state.threads import Entry
 from perdure.state.trail import Trail
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 """Raised whenever a reducer or a state's shape changes its meaning."""
 
 

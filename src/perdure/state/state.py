@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 from perdure.record import records as r
-from perdure.state import calls, session, submissions, threads, uncertain, usage, workspace
+from perdure.state import calls, changes, session, submissions, threads, uncertain, usage, workspace
 
 
 class State(Struct, frozen=True):
@@ -21,6 +21,7 @@ class State(Struct, frozen=True):
     workspace: workspace.Workspace = workspace.Workspace()
     usage: usage.Usage = usage.Usage()
     uncertain: uncertain.Uncertain = {}
+    changes: changes.Changes = changes.Changes()
 
     @property
     def busy(self) -> bool:
@@ -35,11 +36,12 @@ def fold(state: State, stored: r.Stored) -> State:
         stored.seq,
         session.reduce(state.session, stored),
         submissions.reduce(state.submissions, stored),
-        threads.reduce(state.threads, stored, state.calls, state.submissions),
+        threads.reduce(state.threads, stored, state.calls, state.submissions, state.changes),
         calls.reduce(state.calls, stored),
         workspace.reduce(state.workspace, stored),
         usage.reduce(state.usage, stored, state.calls, lambda: lineage(state, stored.thread or "main")),
         uncertain.reduce(state.uncertain, stored, state.calls),
+        changes.reduce(state.changes, stored),
     )
 
 

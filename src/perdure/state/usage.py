@@ -41,7 +41,7 @@ class Usage(Struct, frozen=True):
 def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: Callable[[], tuple[str, ...]]) -> Usage:
     """`active` tells the submissions that the record's thread works for."""
     match stored.body:
-        case r.TurnStarted(submission=id):
+        case r.TurnStarted(submission=id, purpose="turn"):
             own = usage.submissions.get(id, Spent())
             return replace(
                 usage, session=_turn(usage.session, stored.at), submissions={**usage.submissions, id: _turn(own, stored.at)}
@@ -51,6 +51,8 @@ def reduce(usage: Usage, stored: r.Stored, calls: Calls, active: Callable[[], tu
             if isinstance(stored.body, r.ModelFailed):
                 return _fail(changed, f"model: {stored.body.message}")
             return changed
+        case r.Compacted(usage=tokens, model=model):
+            return _spend(usage, tokens, active(), model)
         case r.CallFinished(call=id, outcome=outcome, result=result) if id in calls:
             if outcome == "ok":
                 return replace(usage, failing="", failures=0) if usage.failures else usage
