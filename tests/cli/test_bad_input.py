@@ -70,7 +70,7 @@ BAD = {
     "unknown model": (nothing, ["run", "x", "--model", "gpt"], 2, "there is no model 'gpt'"),
     "unknown provider": (nothing, ["run", "x", "--model", "nobody:gpt"], 2, "there is no model 'nobody:gpt'"),
     "missing key": (nothing, ["run", "x", "--model", "openai:gpt-5.2"], 2, "OPENAI_API_KEY is not set"),
-    "a base URL for a script": (nothing, ["run", "x", "--model", MODEL, "--base-url", "http://localhost:1"], 2, "goes with openai:MODEL"),
+    "a base URL for a script": (nothing, ["run", "x", "--model", MODEL, "--base-url", "http://localhost:1"], 2, "a base URL goes with"),
     "missing script": (nothing, ["run", "x", "--model", "scripted:no.json"], 2, "no.json can't be read: No such file"),
     "script that is no JSON": (broken_script("turns"), ["run", "x", "--model", "scripted:bad.json"], 2, "is not of the form"),
     "script with a wrong field": (

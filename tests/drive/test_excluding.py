@@ -203,6 +203,34 @@ def test_an_adopted_call_goes_on_under_its_rules(tmp_path: Path) -> None:
     play(story())
 
 
+def test_a_driver_that_dies_between_the_space_and_the_log_leaves_the_logs_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Space went by other rules already when the driver was cut off; the next one goes by what the log has."""
+
+    async def story() -> None:
+        command = "echo half > half.txt; touch begun; until test -e ../go; do sleep 0.02; done"
+        async with stage(tmp_path, "one", turn("", bash(command)), "two") as s:
+            (s.root / ".perdureignore").write_text("*.log\n")
+            await s.run()
+
+            def cut(_: object) -> None:
+                raise asyncio.CancelledError
+
+            (s.root / ".perdureignore").write_text("*.txt\n")
+            with monkeypatch.context() as patch:
+                patch.setattr(excluding, "Draft", cut)
+                with pytest.raises(asyncio.CancelledError):
+                    await s.session.run("again")
+            assert (await s.session.state()).session.exclude == ("*.log",)
+            (s.root / ".perdureignore").write_text("*.log\n")
+            (tmp_path / "go").touch()
+            await s.session.drive()
+            assert await paths(s) == {".perdureignore", "half.txt", "begun"}
+
+    play(story())
+
+
 def test_a_file_that_is_no_list_of_rules_is_not_used_in_part(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path, turn("", bash("touch x")), "done") as s:

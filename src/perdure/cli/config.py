@@ -85,7 +85,7 @@ def trust(directory: str) -> None:
 @config.command()
 @click.argument("directory", metavar="DIR", default=".")
 def distrust(directory: str) -> None:
-    """Take that back."""
+    """Stop trusting the project's perdure.toml."""
     found = project_path(Path(directory).expanduser()) or Path(directory).expanduser().absolute() / NAME
     was = trusting.distrust(home_path(), found)
     print(f"{found} {'is not trusted any more' if was else 'was not trusted'}", file=sys.stderr)
