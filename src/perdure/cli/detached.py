@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from perdure.api import Session
+from perdure.drive.deciding import Ask
 from perdure.engine import places
 from perdure.history.line import plain
 from perdure.record.errors import PerdureError
@@ -19,11 +20,11 @@ LOOK_S = 0.02
 SHOWN_CHARS = 2000
 
 
-async def detach(session: Session, *, take: bool = False) -> int:
+async def detach(session: Session, *, take: bool = False, ask: Ask = "wait") -> int:
     """The process id of the driver that goes on with the session, once it drives. PerdureError with its words if it ended before it could."""
     before = await session.row()
     log = places.driver_lock(session.home.path, session.id).with_name(LOG)
-    driver = _start(session, log, take)
+    driver = _start(session, log, [*(["--take"] if take else []), f"--ask={ask}"])
     async with asyncio.timeout(BEGIN_S):
         while driver.poll() is None:
             row = await session.row()
@@ -35,13 +36,13 @@ async def detach(session: Session, *, take: bool = False) -> int:
     return driver.pid
 
 
-def _start(session: Session, log: Path, take: bool) -> subprocess.Popen[bytes]:
+def _start(session: Session, log: Path, options: list[str]) -> subprocess.Popen[bytes]:
     # -P: what lies in the current directory is the project's, and no module of ours.
     words = [sys.executable, "-P", "-m", "perdure.cli.main", "--home", str(session.home.path), "resume", session.id]
     fd = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(
-            [*words, *(["--take"] if take else [])],
+            [*words, *options],
             stdin=subprocess.DEVNULL,
             stdout=fd,
             stderr=fd,

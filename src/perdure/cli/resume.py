@@ -10,11 +10,13 @@ import click
 
 from perdure.api import Opened, Session
 from perdure.cli import driving
+from perdure.cli.approve import APPROVAL, ASK, asked, at_terminal
 from perdure.cli.opening import named, opened, session_argument, spelled
 from perdure.cli.screen import Careful, Plain, Screen, as_it_is
 from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.signals import attended
 from perdure.cli.status import NEEDS_DRIVER, status_of
+from perdure.drive.deciding import Ask
 from perdure.drive.driver import Released
 from perdure.drive.events import Emit, Event
 from perdure.history.redaction import Redaction
@@ -30,6 +32,7 @@ ANSWERS = {"keep": "changed_after_crash", "restore": "changed_after_crash", "acc
 @click.option(
     "--watch", is_flag=True, help="Stay: drive every session that comes to need it, and take over those whose driver dies."
 )
+@ASK
 @click.option("--take", is_flag=True, help="Take the session over from a living driver.")
 @click.option(
     "--keep", "answer", flag_value="keep", help="Keep files that changed after the crash (ends the wait changed_after_crash)."
@@ -38,7 +41,7 @@ ANSWERS = {"keep": "changed_after_crash", "restore": "changed_after_crash", "acc
     "--restore", "answer", flag_value="restore", help="Put such files back as before the call; what is lost is salvaged."
 )
 @click.option("--accept", "answer", flag_value="accept", help="Go on although processes may still run (ends the wait survivors).")
-def resume(session: str | None, directory: str | None, watch: bool, take: bool, answer: str | None) -> int:
+def resume(session: str | None, directory: str | None, watch: bool, ask: Ask, take: bool, answer: str | None) -> int:
     """Go on with a session, or with all that need it, after whatever happened.
 
     Without SESSION and -C: every session that needs a driver, until none does.
@@ -48,14 +51,15 @@ def resume(session: str | None, directory: str | None, watch: bool, take: bool, 
         raise UsageError("--watch is for all sessions of the home; leave the session out")
     if not one and (take or answer):
         raise UsageError(f"say which session --{answer or 'take'} is for; `perdure ls` lists them")
-    return asyncio.run(_one(session, directory, take, answer) if one else _all(watch))
+    return asyncio.run(_one(session, directory, take, answer, ask) if one else _all(watch, ask))
 
 
 # ---- one ---------------------------------------------------------------------------------------------------------------------
 
 
-async def _one(name: str | None, directory: str | None, take: bool, answer: str | None) -> int:
+async def _one(name: str | None, directory: str | None, take: bool, answer: str | None, ask: Ask) -> int:
     async with opened() as home:
+        home.home.ask = ask
         session = await named(home, name, directory)
         before = await session.row()
         status = status_of(home.home.path, before)
@@ -71,6 +75,10 @@ async def _one(name: str | None, directory: str | None, take: bool, answer: str 
         screen = fitting_screen(Redaction(os.environ))
         await driving.recall(session, screen)
         released = await driving.shown(session, session.drive(emit=screen, take=take), screen)
+        while released.rest.waiting_for == APPROVAL and at_terminal() and await asked(session):
+            screen = fitting_screen(Redaction(os.environ))
+            await driving.recall(session, screen)
+            released = await driving.shown(session, session.drive(emit=screen), screen)
         return await _ended(session, released, before.last_seq)
 
 
@@ -85,8 +93,9 @@ async def _ended(session: Session, released: Released, after: int) -> int:
 # ---- all ---------------------------------------------------------------------------------------------------------------------
 
 
-async def _all(watch: bool) -> int:
+async def _all(watch: bool, ask: Ask) -> int:
     async with opened() as home:
+        home.home.ask = ask
         out, driven = Careful(sys.stdout), list[_Recalling]()
         redact = as_it_is if out.isatty() else Redaction(os.environ)
 

@@ -14,12 +14,14 @@ import msgspec
 
 from perdure.api import Answer, Opened, Session
 from perdure.cli import choosing, driving
+from perdure.cli.approve import APPROVAL, ASK, asked, at_terminal
 from perdure.cli.opening import opened, prompt_text, spelled
 from perdure.cli.screen import Careful, Quiet
 from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.status import status_of
 from perdure.cli.telling import Records, json_line
 from perdure.config.settings import MODEL
+from perdure.drive.deciding import Ask
 from perdure.engine import attaching
 from perdure.engine.home import DEFAULT_BUDGET
 from perdure.model.catalog import THINKING
@@ -87,6 +89,7 @@ from perdure.record.errors import UsageError
     help=f"Identical failures in a row; by default {DEFAULT_BUDGET.failures}.",
 )
 @click.option("--request-id", metavar="ID", help="Makes the prompt idempotent: the same id again submits nothing new.")
+@ASK
 @click.option("--take", is_flag=True, help="Take the session over from a living driver.")
 @click.option("--detach", is_flag=True, help="Let a process of its own drive, and return as soon as it does.")
 @click.option("--json", "as_json", is_flag=True, help='Records as JSON lines, then {"settled": …}.')
@@ -112,10 +115,19 @@ def _prompt(given: str | None) -> str:
 
 
 async def _run(
-    prompt: str, *, images: tuple[str, ...], request_id: str | None, take: bool, detach: bool, as_json: bool, **options: Any
+    prompt: str,
+    *,
+    images: tuple[str, ...],
+    request_id: str | None,
+    ask: Ask,
+    take: bool,
+    detach: bool,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     attaching.looked_at(images)  # before there is a session
     async with opened() as home:
+        home.home.ask = ask
         session = await _session(home, **options)
         out = Careful(sys.stdout)
         out.write((json_line({"session": session.id}) if as_json else session.id) + "\n")
@@ -123,7 +135,7 @@ async def _run(
         before = row.last_seq if row.inbox_seq else 0  # a new session is shown from its beginning
         submission = await session.submit(prompt, request_id=request_id, images=images)
         if detach:
-            return await _detached(session, take)
+            return await _detached(session, take, ask)
         after = 0 if request_id else before  # it may have been submitted long ago
         screen = Quiet() if as_json else fitting_screen()
         await driving.recall(session, screen)
@@ -131,6 +143,10 @@ async def _run(
         if as_json:
             work = _recorded(Records(session, out, before), work)
         answer = await driving.shown(session, work, screen)
+        while answer.waiting_for == APPROVAL and not as_json and at_terminal() and await asked(session):
+            screen = fitting_screen()
+            await driving.recall(session, screen)
+            answer = await driving.shown(session, driving.settle(session, submission, after, screen, take=take), screen)
         if as_json:
             out.write(json_line({"settled": {"session": session.id, **msgspec.to_builtins(answer)}}) + "\n")
         if answer.outcome == "waiting":
@@ -138,13 +154,13 @@ async def _run(
         return await driving.exit_code(session, submission, answer.outcome, after)
 
 
-async def _detached(session: Session, take: bool) -> int:
+async def _detached(session: Session, take: bool, ask: Ask) -> int:
     from perdure.cli.detached import detach
 
     if status_of(session.home.path, await session.row()).status == "running" and not take:
         print("perdure: another process drives it already", file=sys.stderr)
     else:
-        print(f"perdure: process {await detach(session, take=take)} drives it", file=sys.stderr)
+        print(f"perdure: process {await detach(session, take=take, ask=ask)} drives it", file=sys.stderr)
     print(f"    {spelled('attach', session.id)}   shows it at work", file=sys.stderr)
     return 0
 

@@ -45,6 +45,11 @@ def answers(session: str, waiting_for: str | None) -> list[str]:
     lines = [f"{spelled('resume', session, option)}   {meaning}" for option, meaning in _ANSWERS.get(waiting_for or "", ())]
     if lines:
         return lines
+    if waiting_for == "approval":
+        return [
+            f"{spelled('approve', session)} CALL   allows it",
+            f"{spelled('deny', session)} CALL   does not; then {spelled('resume', session)}",
+        ]
     if waiting_for == "root_replaced":
         return [f"{spelled('resume', session)}   once it is back", f"{spelled('abandon', session)}   gives the session up"]
     return [spelled("resume", session)]

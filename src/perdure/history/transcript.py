@@ -95,6 +95,12 @@ def _said(body: r.Body, calls: Mapping[str, r.CallProposed], output_lines: int) 
             yield from _finished(body, calls.get(body.call), output_lines)
         case r.CallDecided(verdict="deny"):
             yield "failure", f"{described(calls.get(body.call))}  denied by {body.by}: {shorten(body.reason, 200)}"
+        case r.ApprovalRequested(rule=rule):
+            yield "session", f"{described(calls.get(body.call))}  asks for approval (rule {shorten(rule, 80)})"
+        case r.ApprovalAnswered(verdict=verdict, always=always, by=by, reason=reason):
+            word = "allowed" if verdict == "allow" else "denied"
+            why = f": {shorten(reason, 200)}" if reason else ""
+            yield "person", f"{described(calls.get(body.call))}  {word}{' for good' if always else ''} by {shorten(by, 60)}{why}"
         case r.Recovered(evidence=r.CHANGED_BEFORE):
             pass  # what was changed is told by itself
         case r.Recovered():
@@ -235,6 +241,11 @@ def _restored(body: r.SpaceRestored) -> Said:
     yield "recovery", f"files put back: {listed(body.taken_back) if body.taken_back else 'nothing to do'}{killed}"
 
 
+def _applied(body: r.Applied) -> Said:
+    left = f"; left as they are, in conflict: {listed(body.conflicts)}" if body.conflicts else ""
+    yield "workspace", f"brought home: {listed(body.paths, body.path_count) if body.path_count else 'nothing'}{left}"
+
+
 _TELLERS: Mapping[type, Callable[[Any], Said]] = {
     r.SessionCreated: _created,
     r.SessionForked: _forked,
@@ -257,6 +268,7 @@ _TELLERS: Mapping[type, Callable[[Any], Said]] = {
     r.SpaceOpened: _opened,
     r.SpaceLost: _lost,
     r.SpaceRestored: _restored,
+    r.Applied: _applied,
 }
 """The rest says nothing here: placement, proposals and starts show in what follows them, `synced` is nobody's business."""
 
