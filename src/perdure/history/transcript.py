@@ -136,7 +136,10 @@ _SILENT = {"read", "write", "edit", "list", "search"}
 
 def _created(body: r.SessionCreated) -> Said:
     then = "".join(f", then {shorten(name, 80)}" for name in body.fallbacks)
-    yield "session", f"a session of {body.agent} with {shorten(body.model, 80)}{then}, space {body.space}"
+    yield (
+        "session",
+        f"a session of {body.agent} with {shorten(body.model, 80)}{then}, space {body.space}{', in a copy' if body.copy else ''}",
+    )
 
 
 def _forked(body: r.SessionForked) -> Said:
