@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import captures, crash_table, machine, starting, store, table, takeover, turns
+from bench import captures, crash_table, long, machine, starting, store, table, takeover, turns
 from bench.figure import Figure
 
 
@@ -26,6 +26,7 @@ class Part(NamedTuple):
 PARTS = {
     "machine": Part(machine.measure, {}),
     "turn": Part(turns.measure, {"late": 100}),
+    "long": Part(long.measure, {"turns": 300}),
     "captures": Part(captures.measure, {"trees": captures.TREES[:2], "repeats": 5}),
     "crash": Part(crash_table.measure, {"count": 25}),
     "takeover": Part(takeover.measure, {"deaths": 5}),
