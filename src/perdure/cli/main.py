@@ -38,6 +38,7 @@ COMMANDS = {
     "abandon": Lazy("perdure.cli.abandon:abandon", "Give a session up, so that another may use its directory."),
     "approve": Lazy("perdure.cli.approve:approve", "Allow a call that a session waits with."),
     "deny": Lazy("perdure.cli.approve:deny", "Deny a call that a session waits with."),
+    "compact": Lazy("perdure.cli.compact:compact", "Have the conversation so far summed up."),
     "wait": Lazy("perdure.cli.waiting:wait", "Wait until a session has settled, whoever drives it."),
     "diff": Lazy("perdure.cli.differing:diff", "Show what changed in the files."),
     "apply": Lazy("perdure.cli.apply:apply", "Bring a session's changes home, into the directory that it is a copy of."),
