@@ -50,6 +50,50 @@ async def said(space: HostSpace, command: str, key: str = "l:c:1") -> str:
     return status.result.text
 
 
+# ---- what a command can't use up ---------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_fills_the_scratch_places_fails_and_the_session_goes_on(
+    boxed: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(box, "SCRATCH_BYTES", 4 << 20)
+
+    async def story() -> None:
+        space = (await opened(boxed)).space
+        for n, place in enumerate(("/tmp", "/dev/shm", "$HOME")):
+            told = await said(
+                space, f"head -c 100M /dev/zero > {place}/big; du -k {place}/big | cut -f1; rm {place}/big", f"l:c{n}:1"
+            )
+            assert "No space left" in told and int(told.split()[-1]) <= 4 << 10
+        assert await said(space, "echo on", "l:d:1") == "on\n"
+
+    play(story())
+
+
+def test_scratch_places_are_bounded_by_this_machines_memory() -> None:
+    assert 1 << 26 < box.SCRATCH_BYTES < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 3
+
+
+def test_a_command_that_forks_without_end_is_ended_and_the_session_goes_on(boxed: Place) -> None:
+    hop = "import os\nfor _ in range(40000):\n    if os.fork():\n        os._exit(0)\n    os.setsid()\n"
+    (boxed.root / "hop.py").write_text(hop)
+
+    async def story() -> None:
+        space = (await opened(boxed)).space
+        status = await run(space, "l:c:1", "for i in 1 2 3 4; do python3 hop.py & done; sleep 100", timeout_s=1.0)
+        assert status.cause == "timeout" and boxed.running("l:c:1") == []
+        assert await said(space, "echo on", "l:d:1") == "on\n"
+
+    play(story())
+
+
+def test_a_bubblewrap_that_is_too_old_is_named(tmp_path: Path) -> None:
+    old = tmp_path / "bwrap"
+    old.write_text("#!/bin/sh\necho 'bwrap: Unknown option --size' >&2; exit 1\n")
+    old.chmod(0o755)
+    assert "too old" in (box.problem(str(old)) or "") and "0.7" in (box.problem(str(old)) or "")
+
+
 # ---- what is there -----------------------------------------------------------------------------------------------------------
 
 

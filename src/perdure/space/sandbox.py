@@ -38,6 +38,9 @@ _OWN = ("/proc", "/dev", "/tmp", "/etc", "/perdure", *SYSTEM)
 _ELSEWHERE = ("TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "BASH_ENV", "ENV")
 """What names a place that is not in there."""
 
+SCRATCH_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+"""What each scratch place holds at most; it lies in memory."""
+
 _PROBE_S = 10.0
 _MEANS = {
     "capabilities": "commands have rights that they should not have",
@@ -102,7 +105,10 @@ def problem(wrap: str | None) -> str | None:
         tried = subprocess.run(command, capture_output=True, timeout=_PROBE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return None if tried.returncode == 0 else tried.stderr.decode(errors="replace").strip() or "the command in it failed"
+    said = tried.stderr.decode(errors="replace").strip() or "the command in it failed"
+    if "nknown option" in said:
+        return f"{wrap} is too old ({said}); bubblewrap 0.7 or later is needed"
+    return None if tried.returncode == 0 else said
 
 
 def check(wrap: str | None, sandbox: Sandbox, root: Path, home: Path) -> None:
@@ -152,10 +158,10 @@ def command(
     mounts = _mounts(binds, python)
     read_only = [SUPERVISOR, *(path for path in (*SYSTEM, "/etc", *mounts) if _is_directory(path))]
     if any(home.is_relative_to(os.path.realpath(path)) for path in read_only):
-        mounts[str(home)] = ["--tmpfs", str(home)]
+        mounts[str(home)] = _scratch(str(home))
     private = _home(root)
     if not Path(private).is_relative_to(root):
-        mounts.setdefault(private, ["--tmpfs", private])
+        mounts.setdefault(private, _scratch(private))
     mounts[str(root)] = ["--bind", str(root), str(root)]
     mounts[SUPERVISOR] = ["--ro-bind", str(package), SUPERVISOR]
     mounts[STATE] = ["--bind", str(folder), STATE]
@@ -182,7 +188,7 @@ def _namespaces(network: bool) -> list[str]:
 def _root(mounts: Mapping[str, list[str]], *, network: bool = False) -> list[str]:
     """A parent is mounted before what lies in it; the root itself is read-only once all is in place."""
     ordered = sorted(mounts, key=lambda path: path.count("/"))
-    own = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--tmpfs", "/tmp"]
+    own = ["--proc", "/proc", "--dev", "/dev", *_scratch("/dev/shm"), *_scratch("/tmp")]
     names = _resolver() if network else []
     return [
         *_system(),
@@ -195,6 +201,11 @@ def _root(mounts: Mapping[str, list[str]], *, network: bool = False) -> list[str
         "--chdir",
         "/",
     ]
+
+
+def _scratch(path: str) -> list[str]:
+    """A private place in memory, bounded: the kernel's own bound is half of the memory for each."""
+    return ["--size", str(SCRATCH_BYTES), "--tmpfs", path]
 
 
 def _system() -> list[str]:
