@@ -225,3 +225,53 @@ def test_many_at_once_on_one_directory(tmp_path: Path) -> None:
             assert origin["directory"] == str(root)
 
     play(story())
+
+
+def perdure(folder: Path, root: Path, *arguments: str, steps: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PERDURE_HOME": str(folder / "home"), **({"PERDURE_STEPS": steps} if steps else {})}
+    command = [sys.executable, "-m", "perdure.cli.main", *arguments]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("at", ["rebuild.begin", "rebuild.filled", "rebuild.end"])
+def test_killed_while_a_lost_copy_is_made_again_it_is_made_again(tmp_path: Path, at: str) -> None:
+    root = repository(tmp_path / "project")
+    model = write_script(tmp_path / "s.json", turn("", bash("echo b > b.txt; mkdir d; echo c > d/c")), "done", "again")
+    assert perdure(tmp_path, root, "run", "--copy", "--session", "s", "--model", model, "go").returncode == 0
+    copied = tmp_path / "home" / "copies" / "s" / "project"
+    before = tree(copied)
+    shutil.rmtree(copied)
+    died = perdure(tmp_path, root, "run", "--session", "s", "more", steps=f"driver:{at}@1:kill:{tmp_path}/steps")
+    assert died.returncode == -signal.SIGKILL
+    done = perdure(tmp_path, root, "resume", "s")
+    assert done.returncode == 0, done.stderr
+    assert tree(copied) == before
+    assert perdure(tmp_path, root, "verify", "s").returncode == 0
+
+
+@pytest.mark.crash
+def test_a_call_cut_off_in_a_copy_is_undone_with_gits_files(tmp_path: Path) -> None:
+    root = repository(tmp_path / "project")
+    commit = "git -c user.name=a -c user.email=a@b commit -qam y"
+    work = f"echo two >> a.txt; {commit}; touch {tmp_path}/on; sleep 60"
+    model = write_script(tmp_path / "s.json", turn("", bash(work)), "done")
+    before = tree(root)
+
+    async def story() -> None:
+        async with home_at(tmp_path / "home") as home:
+            s = await home.session("s", directory=root, model=model, copy=True)
+            running = asyncio.create_task(s.run("go"))
+            while not (tmp_path / "on").exists():
+                await asyncio.sleep(0.01)
+            space = (await s.state()).workspace.space
+            assert space is not None
+            os.kill(space.init.pid, signal.SIGKILL)
+            await running
+            copied = Path(await s.directory())
+            finished = [stored.body async for stored in s.records() if isinstance(stored.body, r.CallFinished)]
+            assert [body.outcome for body in finished] == ["interrupted"]
+            assert tree(copied) == before
+            assert tree(root) == before
+
+    play(story())
