@@ -17,6 +17,7 @@ import pytest
 import perdure
 from perdure.record import records as r
 from perdure.record.errors import RootRefusedError, SessionBusyError, UsageError
+from perdure.space.directory import Directory, entry_of
 from tests.engine.test_copies import tree
 from tests.stage import Turns, bash, home_at, play, turn, write_script
 
@@ -256,7 +257,14 @@ def apply_killed(folder: Path, at: str, session: str = "s") -> int:
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, timeout=60).returncode
 
 
-AT = ["apply.noted@1", *(f"apply.change@{n}" for n in range(1, 9)), "apply.synced@1", "apply.recorded@1"]
+AT = [
+    "apply.noted@1",
+    "apply.put@1",
+    "apply.put@3",
+    *(f"apply.change@{n}" for n in range(1, 9)),
+    "apply.synced@1",
+    "apply.recorded@1",
+]
 
 
 @pytest.mark.crash
@@ -362,3 +370,16 @@ def test_three_agents_and_a_person_lose_nothing(tmp_path: Path, seed: int) -> No
                 assert agreed | mine <= here, f"seed {seed}: lost {sorted((agreed | mine) - here)}"
 
     play(story())
+
+
+def test_what_somebody_saved_at_the_instant_of_a_kill_gets_its_place_back(tmp_path: Path) -> None:
+    """Between the exchange and the look at what came out of it."""
+    ours, theirs, saved = b"as it was seen", b"the session's", b"saved just then"
+    for beside, there in ((saved, saved), (ours, theirs), (theirs, theirs)):
+        (tmp_path / "a").write_bytes(theirs)
+        (tmp_path / "t").write_bytes(beside)
+        for name in ("a", "t"):
+            (tmp_path / name).chmod(0o644)
+        with Directory(tmp_path) as here:
+            here.tidy("a", "t", entry_of(ours, 0o644), landed=True)
+        assert ((tmp_path / "a").read_bytes(), (tmp_path / "t").exists()) == (there, False)

@@ -8,6 +8,7 @@ and is there before the first change: from it the next apply sees what a killed 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import uuid
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from perdure.engine import copies, landing
 from perdure.engine.home import Home
@@ -29,6 +30,7 @@ from perdure.record.records import Draft, Image
 from perdure.space import image
 from perdure.space.directory import Directory, InTheWay, Seen, entry_of
 from perdure.spaced.steps import step
+from perdure.spaced.temporary import temporary_name
 from perdure.spaced.tree import DIRECTORY, Entry
 
 PATHS_TOLD = 1000
@@ -75,12 +77,12 @@ EVERYTHING = Wish()
 
 
 class _Note(Struct, frozen=True):
-    """An apply that has begun. `results` are what is to be at each path (None: nothing), with what is needed to know it again."""
+    """An apply that has begun. `results` are what is to be at each path (None: nothing), what was there, and the temporary name that is used beside it."""
 
     image: Image
     only: tuple[str, ...]
     conflicts: tuple[str, ...]
-    results: tuple[tuple[bytes, _Result | None], ...]
+    results: tuple[tuple[bytes, _Result | None, _Result | None, str], ...]
 
 
 class _Result(Struct, frozen=True):
@@ -95,6 +97,7 @@ class _Planned(Struct, frozen=True):
     change: Change
     resolved: Resolved
     seen: Seen
+    temporary: str = field(default_factory=temporary_name)
 
     @property
     def path(self) -> str:
@@ -250,7 +253,7 @@ class _Applying:
             if entry.kind == DIRECTORY:
                 done = here.make_directory(path, entry.mode) if seen.entry is None else here.set_mode(path, entry.mode, seen)
             else:
-                done = await here.put(path, entry, each.resolved.content, seen, self._source)
+                done = await here.put(path, entry, each.resolved.content, seen, self._source, each.temporary)
         except InTheWay as obstacle:
             return str(obstacle)
         except OSError as error:
@@ -269,7 +272,9 @@ class _Applying:
     # ---- remembering -------------------------------------------------------------------------------------------------------
 
     def _write_note(self, newest: Image, doing: Sequence[_Planned], conflicts: Iterable[Conflict]) -> None:
-        results = tuple((each.change.path, _result(each.resolved.entry)) for each in doing)
+        results = tuple(
+            (each.change.path, _result(each.resolved.entry), _result(each.seen.entry), each.temporary) for each in doing
+        )
         note = _Note(newest, self._wish.only, tuple(conflict.path for conflict in conflicts), results)
         self._note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = self._note.with_suffix(".new")
@@ -285,10 +290,13 @@ class _Applying:
             note = msgspec.json.decode(self._note.read_bytes(), type=_Note)
         except FileNotFoundError:
             return
-        undone = [_text(path) for path, result in note.results if not self._landed(path, result)]
+        for path, result, before, temporary in note.results:
+            with contextlib.suppress(InTheWay, OSError):
+                self._here.tidy(os.fsdecode(path), temporary, _entry(before), landed=self._landed(path, result))
+        undone = [_text(path) for path, result, *_ in note.results if not self._landed(path, result)]
         step("apply.finish")
         conflicts = [Conflict(path, "") for path in (*note.conflicts, *undone)]
-        await self._record(note.image, note.only, [_text(path) for path, _ in note.results], conflicts)
+        await self._record(note.image, note.only, [_text(path) for path, *_ in note.results], conflicts)
 
     def _landed(self, path: bytes, result: _Result | None) -> bool:
         try:

@@ -21,7 +21,7 @@ from perdure.spaced.content import NotHeld, Opaque, Torn, read_content
 from perdure.spaced.descent import Descent, changing
 from perdure.spaced.index import INODE, MODE, StatKey, stat_key
 from perdure.spaced.paths import DIRECTORY_FLAGS
-from perdure.spaced.temporary import temporary_name
+from perdure.spaced.steps import step
 from perdure.spaced.tree import DIRECTORY, LINK, Entry
 
 
@@ -81,9 +81,8 @@ class Directory:
 
     # ---- changing ----------------------------------------------------------------------------------------------------------
 
-    async def put(self, path: str, entry: Entry, content: bytes | None, seen: Seen, source: ChunkSource) -> bool:
+    async def put(self, path: str, entry: Entry, content: bytes | None, seen: Seen, source: ChunkSource, temporary: str) -> bool:
         """A file or link, from `content` or else from the log. False where the path is not as it was seen any more; then nothing was changed."""
-        temporary = temporary_name()
         fd, name = self._descent.parent(path)
         if entry.kind == LINK:
             changing(fd, lambda: os.symlink(entry.target, os.fsencode(temporary), dir_fd=fd))
@@ -99,8 +98,21 @@ class Directory:
             except BaseException:
                 changing(fd, lambda: os.unlink(temporary, dir_fd=fd))
                 raise
+        step("apply.put")
         fd, name = self._descent.parent(path)
         return changing(fd, lambda: exchange.put(fd, temporary, name, seen.key))
+
+    def tidy(self, path: str, temporary: str, before: Entry | None, *, landed: bool) -> None:
+        """What a `put` that was killed left beside the path: its own unfinished file, or what was there before. Another's newer version gets its place back."""
+        self._descent.forget()
+        fd, name = self._descent.parent(path)
+        beside = self.look("/".join([*path.split("/")[:-1], temporary]))
+        if beside.entry is None:
+            return
+        if landed and beside.entry not in (before, self.look(path).entry):
+            changing(fd, lambda: exchange.put(fd, temporary, name, self._descent.key(path)))
+        else:
+            changing(fd, lambda: os.unlink(temporary, dir_fd=fd))
 
     def remove(self, path: str, seen: Seen) -> bool:
         """A file or link that was seen; as `put`."""
