@@ -104,9 +104,7 @@ def _seal(
             emit(digest, node)
         return digest, None
     if trie is None:
-        trie = Trie(header)
-        for name in (*old.keys, *old.folders):
-            trie.put(os.fsencode(name), payload_of(old, name))
+        trie = Trie.of(header, ((os.fsencode(name), payload_of(old, name)) for name in (*old.keys, *old.folders)))
         if before:
             trie.seal(lambda digest, node: None)
     for name in changed:

@@ -24,6 +24,8 @@ BLOCK_BYTES = 1 << 20
 TAIL_BYTES = 1 << 16
 LEAF_ENTRIES = 512
 FANOUT_BITS = 5
+SLOTS = 31
+"""The mask of a slot."""
 
 TREE_LEAF, TREE_BRANCH = b"Pd1\n", b"Pb1\n"
 TIMES_LEAF, TIMES_BRANCH = b"Pt1\n", b"Pu1\n"
@@ -181,7 +183,12 @@ def encode_file(size: int, rows: tuple[Row, ...]) -> bytes:
 
 def slot_of(name: bytes, level: int) -> int:
     """Which child of a branch at that level (0 at the top) a name belongs to."""
-    return int.from_bytes(sha256(name), "big") >> (256 - FANOUT_BITS * (level + 1)) & 31
+    return int.from_bytes(sha256(name), "big") >> slot_shift(level) & SLOTS
+
+
+def slot_shift(level: int) -> int:
+    """By how many bits the digest of a name, as a number, is shifted for its slot at that level."""
+    return 256 - FANOUT_BITS * (level + 1)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------------

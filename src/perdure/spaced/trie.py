@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Optional
 
-from perdure.spaced.tree import BRANCH_OF, LEAF_ENTRIES, Payload, encode_branch, encode_leaf, sha256, slot_of
+from perdure.spaced.tree import BRANCH_OF, LEAF_ENTRIES, SLOTS, Payload, encode_branch, encode_leaf, sha256, slot_of, slot_shift
 
 Emit = Callable[[bytes, bytes], None]
 """Takes (digest, node) of a node that was not there before."""
@@ -25,18 +25,40 @@ class Trie:
         self._kids: dict[int, Trie] = {}
         self._digest: Optional[bytes] = None
 
-    def put(self, name: bytes, payload: Payload) -> None:
+    @classmethod
+    def of(cls, header: bytes, entries: Iterable[tuple[bytes, Payload]]) -> Trie:
+        """What putting them one after another makes, in a fraction of the time."""
+        return cls._of(header, 0, [(int.from_bytes(sha256(name), "big"), name, payload) for name, payload in entries])
+
+    @classmethod
+    def _of(cls, header: bytes, level: int, entries: list[tuple[int, bytes, Payload]]) -> Trie:
+        trie = cls(header, level)
+        trie.count = len(entries)
+        if trie.count <= LEAF_ENTRIES:
+            trie._items = {name: payload for _, name, payload in entries}
+            return trie
+        trie._items, shift = None, slot_shift(level)
+        parts: dict[int, list[tuple[int, bytes, Payload]]] = {}
+        for entry in entries:
+            parts.setdefault(entry[0] >> shift & SLOTS, []).append(entry)
+        trie._kids = {slot: cls._of(header, level + 1, part) for slot, part in parts.items()}
+        return trie
+
+    def put(self, name: bytes, payload: Payload) -> bool:
+        """Whether the name is new."""
         self._digest = None
         if self._items is None:
-            self._kid(name).put(name, payload)
-            self.count = sum(kid.count for kid in self._kids.values())
-            return
+            added = self._kid(name).put(name, payload)
+            self.count += added
+            return added
+        before = self.count
         self._items[name] = payload
         self.count = len(self._items)
         if self.count > LEAF_ENTRIES:
             items, self._items = self._items, None
             for key, value in items.items():
                 self._kid(key).put(key, value)
+        return self.count > before
 
     def remove(self, name: bytes) -> None:
         self._digest = None
@@ -81,7 +103,4 @@ class Trie:
 
 def encode_directory(header: bytes, entries: Iterable[tuple[bytes, Payload]], emit: Emit) -> bytes:
     """The digest of a directory of any size, its nodes emitted."""
-    trie = Trie(header)
-    for name, payload in entries:
-        trie.put(name, payload)
-    return trie.seal(emit)
+    return Trie.of(header, entries).seal(emit)
