@@ -37,10 +37,10 @@ class HangingError(Exception):
 
 
 class Started(NamedTuple):
-    """A process of ours; `out` holds what it wrote, `steps` the steps that it took."""
+    """A process of ours; `out` holds what it wrote, `steps` the steps that it took. `pidfd` is None where it was over before it could be had."""
 
     pid: int
-    pidfd: int
+    pidfd: int | None
     name: str
     arguments: tuple[str, ...]
     out: Path
@@ -88,7 +88,7 @@ class World:
         traced, setting = self._steps(f"steps-{self._started}", step)
         env = {"PERDURE_HOME": str(self.home), MARK: str(self.folder), steps.ENVIRONMENT: setting, "NO_COLOR": "1"}
         pid = self._drivers.start(list(arguments), env=env, directory=self.folder, out=self.out / name)
-        started = Started(pid, os.pidfd_open(pid), name, arguments, self.out / name, traced)
+        started = Started(pid, _pidfd(pid), name, arguments, self.out / name, traced)
         if step is not None:
             self._armed.append(traced)
         self.living.append(started)
@@ -114,7 +114,8 @@ class World:
         code = os.waitstatus_to_exitcode(status)
         if started in self.living:
             self.living.remove(started)
-            os.close(started.pidfd)
+            if started.pidfd is not None:
+                os.close(started.pidfd)
             self.note(f"{started.name} ended with {code}")
         return code
 
@@ -140,6 +141,8 @@ class World:
 
     def send(self, started: Started, number: signal.Signals) -> None:
         self.note(f"{number.name} to {started.name}")
+        if started.pidfd is None:
+            return
         with contextlib.suppress(ProcessLookupError, OSError):
             signal.pidfd_send_signal(started.pidfd, number)
         if number == signal.SIGSTOP:
@@ -218,6 +221,13 @@ class World:
         self._log.close()
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
 
 
 def command_of(pid: int) -> str:
