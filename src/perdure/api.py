@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,13 @@ from perdure.engine.applying import Applied, Conflict, Wish
 from perdure.engine.approving import Question
 from perdure.engine.attaching import Image, attach
 from perdure.engine.collecting import Collected
+from perdure.engine.following import LiveCursor
 from perdure.engine.home import DEFAULT_BUDGET, Home
 from perdure.log.store import Admission, Receipt, SessionRow
 from perdure.model.catalog import check_options
 from perdure.program.builtin import BUILTIN
 from perdure.program.hooks import AfterCall, BeforeCall, BeforeRequest, Hook, Hooks, OnAnswer, Ruling
+from perdure.program.permissions import parse
 from perdure.program.tools import Tool, from_function
 from perdure.record import records as r
 from perdure.record.errors import UsageError
@@ -80,15 +82,23 @@ class Answer(Struct, frozen=True):
 
 @asynccontextmanager
 async def open(
-    path: str | os.PathLike[str] | None = None, *, hooks: Hooks | None = None, skills: Iterable[str | os.PathLike[str]] = ()
+    path: str | os.PathLike[str] | None = None,
+    *,
+    hooks: Hooks | None = None,
+    permissions: Mapping[str, Any] | None = None,
+    skills: Iterable[str | os.PathLike[str]] = (),
 ) -> AsyncIterator[Opened]:
     """A home: `path`, else `$PERDURE_HOME`, else the platform's state directory. Made if it does not exist. `hooks` run for whatever is driven here.
 
-    `skills` are folders of skills, beside those of each workspace.
+    `permissions` is a table as in `perdure.toml`; without one each session keeps the rules in its log. `skills` are folders of skills, beside those of
+    each workspace.
     """
     home = await Home.open(path)
     if hooks is not None:
         home.hooks = lambda directory: hooks
+    if permissions is not None:
+        rules = parse(permissions)
+        home.rules = lambda directory: rules
     folders = tuple(Path(folder).expanduser().absolute() for folder in skills)
     home.skills = lambda directory: folders
     try:
@@ -348,7 +358,7 @@ class Session:
         """
         seq = after or 0
         mark = await self.home.store.wait(-1, 0.0)
-        live = _LiveCursor(self)
+        live = LiveCursor(self.home, self.id)
         while True:
             async for stored in self.records(seq):
                 seq = stored.seq
@@ -359,38 +369,3 @@ class Session:
             async for text in live.pieces():
                 yield text
             mark = await self.home.store.wait(mark, 0.2 if live.streaming else 3600.0)
-
-
-class _LiveCursor:
-    """Follows the text of the turn that is being answered."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._turn: tuple[str, int, int] | None = None
-        self._n = 0
-
-    @property
-    def streaming(self) -> bool:
-        return self._turn is not None
-
-    def seen(self, stored: Stored) -> None:
-        thread = stored.thread or "main"
-        match stored.body:
-            case r.TurnStarted(turn=turn):
-                self._turn, self._n = (thread, turn, 1), 0
-            case r.ModelFailed(turn=turn, attempt=attempt):
-                self._turn, self._n = (thread, turn, attempt + 1), 0
-            case r.Recovered(turn=int() as turn, attempt=attempt):
-                self._turn, self._n = (thread, turn, attempt), 0
-            case r.ModelResponded() | r.Compacted() | r.SubmissionSettled():
-                self._turn = None
-            case _:
-                pass
-
-    async def pieces(self) -> AsyncIterator[TextShown]:
-        if self._turn is None:
-            return
-        thread, turn, attempt = self._turn
-        for piece in await self._session.home.live.read(self._session.id, thread, turn, attempt, self._n):
-            self._n = piece.n
-            yield TextShown(thread, turn, piece.text, piece.channel)

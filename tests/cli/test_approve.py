@@ -81,3 +81,19 @@ def test_at_a_terminal_the_question_is_put_there(desk: Desk) -> None:
         keyboard.close()
     assert (desk.project / "made").exists() and not (desk.project / "other").exists()
     assert json.loads(desk.perdure("ls", "--json").stdout)["waiting_for"] == "approval"
+
+
+def test_a_chat_puts_the_question_and_goes_on(desk: Desk) -> None:
+    configured(desk)
+    model = desk.script(turn("", bash("touch made")), "All done.")
+    terminal = Terminal(desk, "chat", "--model", model)
+    try:
+        terminal.until("session ")
+        terminal.quiet()
+        terminal.say("go")
+        at = terminal.until("allow it?")
+        terminal.say("a")
+        terminal.until("All done.", after=at)
+    finally:
+        terminal.close()
+    assert (desk.project / "made").exists()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from perdure import api
 from perdure.drive.events import Event, TextShown
+from perdure.program import permissions
 from perdure.record.errors import PerdureError
 from perdure.space import launch
 from perdure.spaced import steps
@@ -31,6 +32,9 @@ def show(event: Event) -> None:
 
 async def main(asked: argparse.Namespace) -> str:
     async with api.open(asked.home) as home:
+        if asked.rules:
+            rules = permissions.parse(json.loads(asked.rules))
+            home.home.rules = lambda directory: rules
         if not any(row.session == asked.session for row in await home.sessions()):
             await home.session(
                 asked.session,
@@ -62,6 +66,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--session", default=SESSION)
     parser.add_argument("--say", default="go", help="the submission, and its request id")
     parser.add_argument("--answer", metavar="WAIT=ANSWER", help="a person's word on what the session waits for")
+    parser.add_argument("--rules", metavar="JSON", help="the table of permissions to go by")
     parser.add_argument("--take", action="store_true")
     parser.add_argument("--boot", metavar="FILE", help="holds the boot id that the kernel is to have")
     return parser.parse_args()

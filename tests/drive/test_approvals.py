@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import perdure
 from perdure.drive.deciding import Ask
 from perdure.program.builtin import BUILTIN
 from perdure.program.hooks import Hook, Hooks
@@ -19,7 +20,7 @@ from perdure.program.tools import ToolSet
 from perdure.record import records as r
 from perdure.record.errors import UsageError
 from perdure.state.state import State
-from tests.stage import Stage, bash, call, play, stage, turn
+from tests.stage import Stage, bash, call, play, stage, turn, write_script
 
 ASKING = parse({"ask": ["bash(touch *)"], "deny": ["bash(rm *)", "write(.env)"]})
 
@@ -279,6 +280,20 @@ def test_a_subagents_question_is_the_sessions(tmp_path: Path) -> None:
             await s.session.approve(question.call)
             assert await resumed(s) is None
             assert (s.root / "x").exists()
+
+    play(story())
+
+
+def test_a_program_gives_its_rules_to_the_home(tmp_path: Path) -> None:
+    async def story() -> None:
+        (tmp_path / "root").mkdir()
+        model = write_script(tmp_path / "s.json", turn("", bash("touch x")), "done")
+        async with perdure.open(tmp_path / "home", permissions={"ask": ["bash"]}) as home:
+            session = await home.session("s", directory=tmp_path / "root", model=model)
+            assert (await session.run("go")).waiting_for == "approval"
+        with pytest.raises(UsageError, match="is no rule"):
+            async with perdure.open(tmp_path / "home", permissions={"ask": ["("]}):
+                pass
 
     play(story())
 

@@ -176,7 +176,7 @@ def test_commands_where_everything_else_is_allowed(command: str, verdict: str) -
         ("read", {"path": "a/../my.key"}, DENY),
         ("write", {"path": ".env"}, DENY),
         ("write", {"path": "./x/../.env"}, DENY),
-        ("write", {"path": "/work/.env"}, DENY),
+        ("write", {"path": "/project/.env"}, DENY),
         ("write", {"path": "/elsewhere/.env"}, DENY),
         ("write", {"path": "secrets/a/b"}, DENY),
         ("write", {"path": "x/secrets/a"}, ASK),
@@ -184,7 +184,7 @@ def test_commands_where_everything_else_is_allowed(command: str, verdict: str) -
         ("edit", {"path": "src/a.py"}, ALLOW),
         ("edit", {"path": "src/x/y/a.py"}, ALLOW),
         ("edit", {"path": "src/../a.py"}, ASK),
-        ("edit", {"path": "/work/src/a.py"}, ALLOW),
+        ("edit", {"path": "/project/src/a.py"}, ALLOW),
         ("edit", {"path": "/elsewhere/src/a.py"}, ASK),
         ("edit", {"path": "src/deploy/x"}, ASK),
         ("list", {}, ASK),
@@ -193,7 +193,7 @@ def test_commands_where_everything_else_is_allowed(command: str, verdict: str) -
     ],
 )
 def test_paths_and_tools(tool: str, args: dict[str, Any], verdict: str) -> None:
-    assert decide(RULES, tool, args, "/work").verdict == verdict
+    assert decide(RULES, tool, args, "/project").verdict == verdict
 
 
 def test_without_rules_everything_is_allowed() -> None:

@@ -43,7 +43,10 @@ def approve(words: tuple[str, ...], directory: str | None, always: bool, reason:
 @DIRECTORY
 @click.option("--reason", metavar="TEXT", default="", help="What the model is told.")
 def deny(words: tuple[str, ...], directory: str | None, reason: str) -> None:
-    """Deny a call that a session waits with. The model is told, and goes on without it."""
+    """Deny a call that a session waits with.
+
+    The model is told, and goes on without it.
+    """
     asyncio.run(_answer(words, directory, "deny", always=False, reason=reason))
 
 

@@ -19,6 +19,7 @@ import click
 
 from perdure.api import Opened, Session
 from perdure.cli import choosing, driving, slash
+from perdure.cli.approve import APPROVAL, asked
 from perdure.cli.editor import LineEditor
 from perdure.cli.opening import named, opened, session_argument, spelled
 from perdure.cli.recap import recap
@@ -129,7 +130,7 @@ class Conversation:
     async def _resume(self) -> int:
         """Whatever was left undone goes on first."""
         status = status_of(self.home.home.path, await self.session.row())
-        if status.waiting_for == NEEDS_DRIVER:
+        if status.waiting_for == NEEDS_DRIVER or (status.waiting_for == APPROVAL and await self._approved()):
             return (await self.drive())[1]
         self._screen.close()
         if status.status == "waiting":
@@ -145,6 +146,8 @@ class Conversation:
         before = (await self.session.row()).last_seq
         submission = await self.session.submit(line)
         answer, typed = await self.attended(driving.settle(self.session, submission, before, self._screen, take=False))
+        while answer.waiting_for == APPROVAL and await self._approved():
+            answer, typed = await self.attended(driving.settle(self.session, submission, before, self._screen, take=False))
         if answer.outcome == "waiting":
             driving.explain_wait(self.session.id, answer.waiting_for, answer.detail)
         return typed, await driving.exit_code(self.session, submission, answer.outcome, before)
@@ -152,9 +155,16 @@ class Conversation:
     async def drive(self) -> tuple[str, int]:
         """Go on with what there is to do, without a prompt."""
         released, typed = await self.attended(self.session.drive(emit=self._screen))
+        while released.rest.waiting_for == APPROVAL and await self._approved():
+            released, typed = await self.attended(self.session.drive(emit=self._screen))
         if released.rest.status == "waiting":
             driving.explain_wait(self.session.id, released.rest.waiting_for, released.rest.detail)
         return typed, driving.FAILED if released.rest.status != "settled" else 0
+
+    async def _approved(self) -> bool:
+        """Whether the person has answered what is asked about calls."""
+        self._screen.close()
+        return self.interactive and await asked(self.session)
 
     def say(self, text: str) -> None:
         if isinstance(self._screen, TypingScreen):
