@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from perdure.drive.driver import Released
 from perdure.drive.events import Emit, Event, Notice, OutputShown, Recorded, TextShown
-from perdure.engine import applying, approving, collecting, embedded, removing
+from perdure.engine import applying, approving, collecting, embedded, removing, reverting
 from perdure.engine.applying import Applied, Conflict, Wish
 from perdure.engine.approving import Question
 from perdure.engine.attaching import Image, attach
@@ -311,6 +311,15 @@ class Session:
         """
         wish = Wish(*(applying.paths(names) for names in (only, ours, theirs)))
         return await applying.apply(self.home, self.id, directory, wish=wish, dry_run=dry_run)
+
+    async def undo(self) -> Applied:
+        """Take back what the last prompt changed in the files. What others have changed since stays, and where both changed a path nothing of it is
+        touched: a conflict. The log keeps everything, and the model is told with the next prompt. SessionBusyError while the session is at work.
+        """
+        done = await reverting.revert(self.home, self.id)
+        if done.record is not None:
+            await self.submit("[perdure] The person took back in the files what your last turn changed.", mode="note")
+        return done
 
     # ---- driving -----------------------------------------------------------------------------------------------------------
 

@@ -145,6 +145,34 @@ def test_the_model_can_be_changed(desk: Desk) -> None:
     assert "OPENAI_API_KEY is not set" in ran.stdout
 
 
+def test_the_last_prompt_can_be_taken_back_and_what_others_changed_stays(desk: Desk) -> None:
+    (desk.project / "gone.txt").write_text("gone\n")
+    (desk.project / "mine.txt").write_text("mine\n")
+    first = turn("", call("write", path="kept.txt", content="kept\n"))
+    second = turn("", call("write", path="new.txt", content="new\n"), bash("rm gone.txt; echo theirs > mine.txt"))
+    told = "took back in the files what your last turn changed"
+    model = desk.script(first, "One.", second, "Two.", {"text": "I see.", "expect": told})
+    assert desk.perdure("chat", "--model", model, input="first\nsecond\n").returncode == 0
+    (desk.project / "mine.txt").write_text("mine again\n")
+    (desk.project / "other.txt").write_text("other\n")
+    ran = desk.perdure("chat", input="/undo\n/undo\nwhat now?\n")
+    assert "as before  gone.txt" in ran.stdout and "gone again  new.txt" in ran.stdout and "left alone  mine.txt" in ran.stdout
+    files = {path.name: path.read_text() for path in desk.project.iterdir()}
+    assert files == {"gone.txt": "gone\n", "mine.txt": "mine again\n", "other.txt": "other\n", "kept.txt": "kept\n"}
+    assert "I see." in ran.stdout
+
+
+def test_an_undo_of_nothing_says_so(desk: Desk) -> None:
+    ran = desk.perdure("chat", "--model", desk.script("One."), input="/undo\nfirst\n/undo\n")
+    assert "has changed nothing yet" in ran.stdout or "changed nothing that is still there" in ran.stdout
+
+
+def test_a_conversation_is_summed_up_on_request(desk: Desk) -> None:
+    turns = [turn(f"Step {n}.", bash(f"seq {n} 200")) for n in range(8)]
+    ran = desk.perdure("chat", "--model", desk.script(*turns, "Done.", "And on."), input="work\n/compact\nand on?\n")
+    assert "And on." in ran.stdout and "compacted" in desk.kinds(the_session(desk))
+
+
 def test_without_a_model_it_says_how_to_name_one(desk: Desk) -> None:
     ran = desk.perdure("chat", input="x\n")
     assert (ran.returncode, "name a model with --model" in ran.stderr) == (2, True)

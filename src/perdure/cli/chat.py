@@ -31,6 +31,7 @@ from perdure.history.line import shorten
 from perdure.history.paint import Paint
 from perdure.model.catalog import THINKING
 from perdure.record.errors import PerdureError, UsageError
+from perdure.record.records import Seq
 
 T = TypeVar("T")
 WELCOME = "/help lists the commands; Ctrl-C stops a turn, Ctrl-D leaves"
@@ -144,7 +145,10 @@ class Conversation:
         if line.startswith("/"):
             return await slash.obey(self, line) or ("", 0)
         before = (await self.session.row()).last_seq
-        submission = await self.session.submit(line)
+        return await self.settled(await self.session.submit(line), before)
+
+    async def settled(self, submission: str, before: Seq) -> tuple[str, int]:
+        """Drive until this submission, whose record lies behind `before`, has settled."""
         answer, typed = await self.attended(driving.settle(self.session, submission, before, self._screen, take=False))
         while answer.waiting_for == APPROVAL and await self._approved():
             answer, typed = await self.attended(driving.settle(self.session, submission, before, self._screen, take=False))

@@ -21,8 +21,8 @@ from perdure.record import records as r
 def compact(session: str | None, directory: str | None, take: bool) -> int:
     """Have the conversation so far summed up.
 
-    The model is sent less from then on. It is done between two turns of what runs, or at once if nobody drives. Nothing is lost: records and outputs stay, and the model can still read
-    each output. Perdure does this by itself before a conversation becomes too long for its model.
+    The model is sent less from then on. It is done between two turns of what runs, or at once if nobody drives. Nothing is lost: records and outputs
+    stay, and the model can still read each output. Perdure does this by itself before a conversation becomes too long for its model.
     """
     return asyncio.run(_compact(session, directory, take))
 

@@ -6,13 +6,14 @@ Each is a line in the table at the end. They speak of the session at hand, and d
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from perdure.cli.differing import shown_diff
 from perdure.cli.status import status_of
+from perdure.history.line import plain
 from perdure.history.paint import Paint
 from perdure.history.spending import spent_lines
 from perdure.record import records as r
@@ -20,6 +21,7 @@ from perdure.record.errors import UsageError
 from perdure.record.records import Seq
 
 if TYPE_CHECKING:
+    from perdure.api import Applied
     from perdure.cli.chat import Conversation
 
 Next = tuple[str, int] | None
@@ -84,6 +86,28 @@ async def _diff(conversation: Conversation, words: list[str]) -> Next:
     return None
 
 
+async def _undo(conversation: Conversation, words: list[str]) -> Next:
+    done = await conversation.session.undo()
+    for line in told(done):
+        conversation.out.write(f"  {line}\n")
+    if done.record is None and not done.conflicts:
+        conversation.say("the last prompt changed nothing that is still there")
+    return None
+
+
+def told(done: Applied) -> Iterator[str]:
+    """What became of each path."""
+    for path in (*done.paths, *done.removed):
+        yield f"{'gone again' if path in done.removed else 'as before'}  {plain(path)}"
+    for conflict in done.conflicts:
+        yield f"left alone  {plain(conflict.path)}: {plain(conflict.why)}"
+
+
+async def _compact(conversation: Conversation, words: list[str]) -> Next:
+    before = (await conversation.session.row()).last_seq
+    return await conversation.settled(await conversation.session.compact(), before)
+
+
 async def last_prompt(conversation: Conversation) -> Seq:
     """The record of the newest prompt; 1 where there was none."""
     prompts = [s.seq async for s in conversation.session.records() if isinstance(s.body, r.SubmissionAdmitted)]
@@ -127,6 +151,8 @@ COMMANDS = {
     ),
     "thinking": Command("/thinking [LEVEL]", "how much it thinks: off, low, medium or high", _thinking),
     "diff": Command("/diff [stat|all]", "what the last prompt changed in the files; all: what the session did", _diff),
+    "undo": Command("/undo", "take back what the last prompt changed in the files", _undo),
+    "compact": Command("/compact", "sum the conversation up, so that the model is sent less", _compact),
     "status": Command("/status", "what the session does or waits for, and what it took", _status),
     "resume": Command("/resume", "go on with what it waits for or was left undone", _resume),
     "keep": Command("/keep", "keep files that changed after a crash", _answer("keep", "changed_after_crash")),

@@ -127,15 +127,17 @@ async def apply(
     root = await landing.target(home, session, directory)
     if dry_run:
         with Directory(root) as here:
-            return (await _Applying(home, session, here, wish).plan())[0]
+            return (await Applying(home, session, here, wish).plan())[0]
     async with landing.locked(home, session, root):
         with Directory(root) as here:
-            work = _Applying(home, session, here, wish)
+            work = Applying(home, session, here, wish)
             await work.finish_killed()
             return await work.run()
 
 
-class _Applying:
+class Applying:
+    """One directory, and what a session is to bring there."""
+
     def __init__(self, home: Home, session: SessionId, here: Directory, wish: Wish) -> None:
         self._home = home
         self._session = session
@@ -149,12 +151,9 @@ class _Applying:
 
     async def plan(self) -> tuple[Applied, list[_Planned], Image]:
         """What would be done, nothing changed."""
-        state, row = await self._home.state(self._session), await self._home.store.row(self._session)
-        first, newest = state.workspace.first, state.workspace.image
-        if first is None or newest is None:
-            raise UsageError(f"session {self._session} has changed nothing yet: its log holds no image")
-        wish = self._wish
-        found, committed = await changes(await self._bases(first), newest, self._source, wish.only)
+        row = await self._home.store.row(self._session)
+        bases, newest = await self.between()
+        found, committed = await changes(bases, newest, self._source, self._wish.only)
         self._check_wish(found)
         planned: list[_Planned] = []
         giving_way: set[bytes] = set()
@@ -177,9 +176,14 @@ class _Applying:
         )
         return shown, planned, newest
 
-    async def _bases(self, first: Image) -> Bases:
+    async def between(self) -> tuple[Bases, Image]:
+        """What both sides began with, and the session's side."""
+        workspace = (await self._home.state(self._session)).workspace
+        if workspace.first is None or workspace.image is None:
+            raise UsageError(f"session {self._session} has changed nothing yet: its log holds no image")
         records = [stored.body async for stored in self._home.store.read(self._session)]
-        return Bases(first, [body for body in records if isinstance(body, r.Applied) and body.target == self._target])
+        applied = [body for body in records if isinstance(body, r.Applied) and body.target == self._target]
+        return Bases(workspace.first, applied), workspace.image
 
     def _check_wish(self, found: Sequence[Change]) -> None:
         texts = [_text(change.path) for change in found]
