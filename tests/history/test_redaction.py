@@ -33,7 +33,12 @@ def test_a_password_in_an_address_and_a_bearer_are_left_out() -> None:
 
 def test_values_of_variables_that_name_themselves_secrets_are_left_out() -> None:
     known = Redaction(
-        {"MY_SERVICE_TOKEN": "long enough", "DB_PASSWORD": "long enough to hide", "SSH_KEY": "/home/ada/.ssh/id", "TOKEN": "short"}
+        {
+            "MY_SERVICE_TOKEN": "long enough",
+            "DB_PASSWORD": "long enough to hide",
+            "SSH_KEY": "/home/ada/.ssh/id",
+            "TOKEN": "short",
+        }
     )
     assert known("long enough to hide; long enough; /home/ada/.ssh/id; short") == f"{HIDDEN}; {HIDDEN}; /home/ada/.ssh/id; short"
 

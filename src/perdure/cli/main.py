@@ -41,7 +41,7 @@ COMMANDS = {
     "compact": Lazy("perdure.cli.compact:compact", "Have the conversation so far summed up."),
     "wait": Lazy("perdure.cli.waiting:wait", "Wait until a session has settled, whoever drives it."),
     "diff": Lazy("perdure.cli.differing:diff", "Show what changed in the files."),
-    "apply": Lazy("perdure.cli.apply:apply", "Bring a session's changes home, into the directory that it is a copy of."),
+    "apply": Lazy("perdure.cli.apply:apply", "Bring a session's changes home."),
     "verify": Lazy("perdure.cli.verifying:verify", "Check that the directory is what the log says."),
     "salvage": Lazy("perdure.cli.salvage:salvage", "List, show and bring back what recovery took away."),
     "rm": Lazy("perdure.cli.rm:rm", "Remove sessions that nobody needs any more."),
