@@ -370,6 +370,20 @@ def test_what_people_change_between_calls_is_recorded_before_the_next_one_and_to
     play(story())
 
 
+def test_a_server_that_writes_all_the_time_keeps_no_call_from_beginning(tmp_path: Path) -> None:
+    async def story() -> None:
+        server = "import time\nwhile True:\n  print(time.time(), file=open('server.log', 'a'))\n  time.sleep(0.0005)\n"
+        background = bash("python3 server.py & until test -s server.log; do sleep 0.01; done")
+        async with stage(tmp_path, turn("", background), turn("", bash("echo 1 > a")), turn("", bash("echo 2 > b")), "done") as s:
+            (s.root / "server.py").write_text(server)
+            assert (await s.run()).text == "done"
+            starts = [body.call for body in await s.bodies(r.CallStarted)]
+            assert max(starts.count(id) for id in set(starts)) == 2, starts
+            assert (s.root / "b").read_text() == "2\n"
+
+    play(story())
+
+
 def test_what_people_change_at_the_very_end_is_found_by_the_audit(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path, turn("", bash("echo 1 > a")), turn("bye", delay_s=0.6, chunks=3)) as s:

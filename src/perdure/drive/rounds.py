@@ -105,9 +105,12 @@ class Rounds:
         return [self._journal.state.calls[call.id] for call in calls if not delegation.opens_thread(call)]
 
     async def _base(self, call: Call) -> r.Image:
-        """The image before the call. Where the Space can, it looks itself whether that is what there is, when it is asked to begin."""
+        """The image before the call. Where the Space can, it looks itself whether that is what there is, when it is asked to begin.
+
+        It is asked so once: what a server writes all the time would be another at each look.
+        """
         tool = self._tools.get(call.tool)
-        if tool is not None and tool.place == "space" and not self._readers:
+        if tool is not None and tool.place == "space" and not self._readers and not call.attempts:
             self._expect = self._site.expected()
         known = self._journal.view.workspace.image
         if self._expect is not None and known is not None:
