@@ -380,6 +380,7 @@ def test_a_server_that_writes_all_the_time_keeps_no_call_from_beginning(tmp_path
             starts = [body.call for body in await s.bodies(r.CallStarted)]
             assert max(starts.count(id) for id in set(starts)) == 2, starts
             assert (s.root / "b").read_text() == "2\n"
+            end_supervisor(await s.session.state())
 
     play(story())
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,22 @@ WORK = f"head -c {DISK_BYTES // 3} /dev/zero > kept; touch begun; sleep 60"
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> None:
+def small(tmp_path: Path) -> Iterator[None]:
     """The session's directory is a disk of its own."""
-    root = tmp_path / "root-s"
-    root.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(root)]
+    with _disk(tmp_path / "root-s"):
+        yield
+
+
+@contextlib.contextmanager
+def _disk(folder: Path) -> Iterator[None]:
+    folder.mkdir(mode=0o700, parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "none", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting needs root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_an_undo_waits_for_room_and_goes_on(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +67,31 @@ def test_an_undo_waits_for_room_and_goes_on(small: None, tmp_path: Path, monkeyp
             assert (await s.finished())["main.1.0"].outcome == "interrupted"
             assert notices
 
-    try:
+    play(story())
+
+
+def test_a_call_that_found_no_room_to_begin_begins_when_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "FULL_RETRY_S", 0.2)
+    notices: list[str] = []
+
+    async def story() -> None:
+        async with stage(tmp_path, turn("", bash("echo 1 > mine")), "done") as s:
+            theirs = s.root / "theirs"
+
+            def emit(event: perdure.Event) -> None:
+                """A person who leaves more than the Space can look at, just before the call begins."""
+                if isinstance(event, perdure.Recorded) and isinstance(event.stored.body, r.CallStarted) and not notices:
+                    theirs.write_bytes(os.urandom(2 * DISK_BYTES))
+                if isinstance(event, perdure.Notice) and "is full" in event.text:
+                    notices.append(event.text)
+                    theirs.unlink(missing_ok=True)
+
+            assert (await s.run("go", emit=emit)).outcome == "answered"
+            assert notices
+            assert [body.decision for body in await s.bodies(r.Recovered)] == ["start"]
+            assert (s.root / "mine").read_text() == "1\n"
+
+    (tmp_path / "home" / "spaces").mkdir(mode=0o700, parents=True)
+    (tmp_path / "home").chmod(0o700)
+    with _disk(tmp_path / "home" / "spaces" / "s"):
         play(story())
-    finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path / "root-s")], check=True)

@@ -208,8 +208,13 @@ class Driver:
         return Going()
 
     async def _full(self, error: StoreFullError) -> Progress:
-        """No room for what the next commit will name, or for the Space's files. It is waited for as a commit waits: the same again after a pause."""
+        """No room for what the next commit will name, or for the Space's files. It is waited for as a commit waits: the same again after a pause.
+
+        Whether a call that is open has begun by then is for recovery to find out.
+        """
         self._emit(Notice(f"{error}; trying again"))
+        if any(call.started for call in self._journal.view.calls.values()):
+            self._recovered = False
         if not self._recovered:
             await self._site.close()
         await asyncio.sleep(FULL_RETRY_S)
