@@ -8,6 +8,7 @@ from typing import Any
 
 import perdure
 from perdure.drive.virtual import Virtual
+from perdure.history import statistics
 from perdure.model.scripted import Scripted
 from perdure.model.stream import Context, Request, ToolMessage, UserMessage
 from perdure.record import records as r
@@ -209,5 +210,8 @@ def test_tokens_of_a_summary_are_spent(tmp_path: Path) -> None:
             await the.session.drive()
             after = (await the.session.state()).usage.session
             assert after.tokens.total > before.tokens.total and after.turns == before.turns
+            taken = [item.taken async for item in statistics.items(the.session.records())]
+            assert sum(each.tokens.total for each in taken) == after.tokens.total
+            assert (sum(each.prompts for each in taken), sum(each.requests for each in taken)) == (1, 2)
 
     play(story())

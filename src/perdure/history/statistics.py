@@ -43,11 +43,11 @@ async def items(records: AsyncIterable[Stored]) -> AsyncIterator[Item]:
     begun: dict[tuple[str | None, int], Stored] = {}
     async for stored in records:
         match stored.body:
-            case r.SubmissionAdmitted(mode=mode) if mode != "note":
+            case r.SubmissionAdmitted(mode=mode) if mode not in ("note", "compact"):
                 yield Item(stored.at, "", Taken(prompts=1))
             case r.TurnStarted(turn=turn):
                 begun[stored.thread, turn] = stored
-            case r.ModelResponded(turn=turn, usage=tokens, model=model):
+            case r.ModelResponded(turn=turn, usage=tokens, model=model) | r.Compacted(turn=turn, usage=tokens, model=model):
                 start = begun.pop((stored.thread, turn), stored)
                 yield Item(stored.at, model, Taken(requests=1, tokens=tokens, model_s=max(0.0, stored.at - start.at)))
             case r.ModelFailed(usage=tokens, model=model):
