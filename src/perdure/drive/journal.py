@@ -8,6 +8,7 @@ facts are committed alone at once, the decisions are dropped, and `Redecide` tel
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
@@ -148,8 +149,9 @@ class Journal:
             )
         except asyncio.CancelledError:
             # A driver that is told to go takes in a commit that had begun; else it would write the same again.
-            if stored := await self.store.find(self.grant.session, self.commit_id):
-                await self._taken(drafts, stored)
+            with contextlib.suppress(PerdureError):
+                if stored := await self.store.find(self.grant.session, self.commit_id):
+                    await self._taken(drafts, stored)
             raise
         await self._taken(drafts, committed)
 
