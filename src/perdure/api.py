@@ -32,6 +32,7 @@ from perdure.engine.following import LiveCursor
 from perdure.engine.home import DEFAULT_BUDGET, Home
 from perdure.log.store import Admission, Receipt, SessionRow
 from perdure.model.catalog import check_options
+from perdure.program import delegation
 from perdure.program.builtin import BUILTIN
 from perdure.program.hooks import AfterCall, BeforeCall, BeforeRequest, Hook, Hooks, OnAnswer, Ruling
 from perdure.program.permissions import parse
@@ -223,11 +224,11 @@ class Session:
         """Admit an input; its id. Durable when this returns; the same `request_id` again admits nothing new.
 
         `deadline` is a wall-clock time in seconds. `images` are paths or bytes of PNG, JPEG, GIF or WebP files, at most 5 MB each. Raises UsageError
-        for an empty text or what is no such image, SessionBusyError for mode `reject` when busy.
+        for an empty text, what is no such image or an id that a subagent's task may have, SessionBusyError for mode `reject` when busy.
         """
         if not text.strip():
             raise UsageError("the prompt is empty; say what is to be done")
-        id = request_id or uuid.uuid4().hex
+        id = _request_id(request_id)
         shown = await attach(self.home.store.blobs, images, pin=f"images of {self.id}:{id}")
         body = r.SubmissionAdmitted(id, (Text(text), *shown), mode, deadline)
         admission = Admission(id, Draft(body, thread), reject_if_busy=mode == "reject", busy=mode != "note")
@@ -239,7 +240,7 @@ class Session:
 
         What it says is kept in the log, and so is every output: only what the model is sent gets shorter.
         """
-        id = request_id or uuid.uuid4().hex
+        id = _request_id(request_id)
         await self.home.store.admit(self.id, Admission(id, Draft(r.SubmissionAdmitted(id, (), "compact"), thread)))
         return id
 
@@ -378,3 +379,9 @@ class Session:
             async for text in live.pieces():
                 yield text
             mark = await self.home.store.wait(mark, 0.2 if live.streaming else 3600.0)
+
+
+def _request_id(given: str | None) -> str:
+    if given and delegation.is_subagents(given):
+        raise UsageError(f"the request id '{given}' is like those that subagents' tasks have; choose another")
+    return given or uuid.uuid4().hex

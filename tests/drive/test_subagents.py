@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+import perdure
 from perdure.record import records as r
+from perdure.record.errors import UsageError
 from perdure.record.records import Budget
 from tests.stage import bash, call, play, stage, turn
 
@@ -130,5 +134,34 @@ def test_a_driver_that_leaves_in_its_middle_is_followed_by_one_that_goes_on(tmp_
             assert (await s.session.wait(submission)).text == "done"
             assert (s.root / "count").read_text() == "x\n"
             assert len([body for body in await s.bodies(r.CallStarted) if body.call == "main.1.0"]) == 1
+
+    play(story())
+
+
+@pytest.mark.parametrize("mode", ["follow_up", "steer", "note"])
+def test_what_people_ask_it_is_settled_before_its_call_ends(tmp_path: Path, mode: perdure.api.SubmissionMode) -> None:
+    async def story() -> None:
+        wait = bash("touch begun; until test -e go; do sleep 0.02; done")
+        tasks = {"^long": [turn("", wait), "finished", "and more"]}
+        async with stage(tmp_path, turn("", task("long work")), "done", tasks=tasks) as s:
+            running = asyncio.create_task(s.run())
+            await s.file("begun")
+            asked = await s.session.submit("also this", mode=mode, thread="main.1.0")
+            (s.root / "go").touch()
+            assert (await running).text == "done"
+            assert not (await s.session.state()).submissions
+            assert asked in await s.settled()
+            expected = "and more" if mode == "follow_up" else "finished"
+            assert ((await s.finished())["main.1.0"].outcome, (await s.finished())["main.1.0"].result.text) == ("ok", expected)
+
+    play(story())
+
+
+def test_a_request_has_no_id_that_a_subagents_task_may_get(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, "done") as s:
+            with pytest.raises(UsageError, match="choose another"):
+                await s.session.submit("mine", request_id="task:main.1.0")
+            assert await s.session.submit("mine", request_id="task:7") == "task:7"
 
     play(story())

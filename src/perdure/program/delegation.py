@@ -8,6 +8,8 @@ so a crash in its middle is recovered from like any other: the thread is driven 
 
 from __future__ import annotations
 
+import re
+
 from perdure.record import records as r
 from perdure.record.parts import Text
 from perdure.record.records import Draft
@@ -32,9 +34,9 @@ def opening(call: Call) -> tuple[Draft, ...]:
 
 
 def finished(state: State, call: Call, now: float) -> Draft | None:
-    """What the call ends with, if its subagent is done."""
+    """What the call ends with, if its subagent is done, also with what people have asked it meanwhile."""
     thread = state.threads.get(call.id)
-    if thread is None or _submission(call) in state.submissions:
+    if thread is None or any(s.thread == call.id for s in state.submissions.values()):
         return None
     ended = thread.settlement
     outcome = _OUTCOMES.get(ended.outcome, "interrupted") if ended else "interrupted"
@@ -45,6 +47,11 @@ def finished(state: State, call: Call, now: float) -> Draft | None:
 
 def _submission(call: Call) -> str:
     return f"{TASK}:{call.id}"
+
+
+def is_subagents(submission: str) -> bool:
+    """Whether a subagent's task may get this id: then nobody else may."""
+    return re.fullmatch(rf"{TASK}:.+\.\d+\.\d+", submission) is not None
 
 
 def _cut_short(call: Call, ended: r.SubmissionSettled | None, answer: str) -> str:

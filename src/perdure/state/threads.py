@@ -63,7 +63,8 @@ class Thread(Struct, frozen=True):
     `standby` is the model that it fell to, if it did.
 
     `call` is the call that opened it, if it is a subagent's. `waiting_notes` come after the running round. `seen` maps paths to the SHA-256 of the content
-    that the thread's model last read or wrote; `settlement` is the newest; `instructed` are the AGENTS.md below the root that the model was told.
+    that the thread's model last read or wrote; `settlement` is the newest of what it worked on; `instructed` are the AGENTS.md below the root that the
+    model was told.
 
     `marks` has for each turn its first record, and how many entries came before it. Of the first `cleared` entries, those before record `cleared_before`,
     long results are not sent any more. `reported` tokens were in the request and answer that came last, `added` bytes came since. `overflows` counts
@@ -309,7 +310,8 @@ def _finished(thread: Thread, turn: Turn, body: r.CallFinished, calls: Calls) ->
 
 
 def _settled(thread: Thread, body: r.SubmissionSettled) -> Thread:
-    thread = replace(thread, settlement=body)
+    if body.outcome != "noted" and (thread.active == body.submission or thread.settlement is None):
+        thread = replace(thread, settlement=body)
     if thread.active != body.submission:
         return thread
     if thread.turn and thread.turn.partial and not thread.turn.responded:
