@@ -8,10 +8,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from perdure.chaos.account import Account
+from perdure.chaos.effects import Folder
 from perdure.chaos.evidence import Evidence
-from perdure.chaos.files import Node, text
+from perdure.chaos.files import Node, folder, text
 from perdure.chaos.oracle import judge
-from perdure.chaos.plan import SHARED, Call
+from perdure.chaos.plan import SHARED, Call, given
 from perdure.record import records as r
 from perdure.record.records import Stored
 from tests.chaos.conftest import calm_run
@@ -90,7 +92,7 @@ def test_a_gap_in_the_log(undisturbed: Evidence) -> None:
 def judge_log(evidence: Evidence) -> list[str]:
     from perdure.chaos import oracle
 
-    return list(oracle._log(oracle._Run(evidence)))
+    return list(oracle._log(Account(evidence)))
 
 
 def test_a_hanging_run(undisturbed: Evidence) -> None:
@@ -126,6 +128,24 @@ def test_an_interrupted_call_whose_files_are_still_there(undisturbed: Evidence) 
     evidence = with_outcome(undisturbed, id_of(undisturbed, call), "interrupted")
     found(evidence, f"call {call.index} ended interrupted", "none has to be there")
     found(evidence, SHARED, f"call {call.index} adds 1 times")
+
+
+def test_a_folder_that_a_forgotten_undo_had_emptied(undisturbed: Evidence) -> None:
+    """It is let pass only where the state folder was deleted, and only if there is nothing in it."""
+    call = next(call for call in undisturbed.plan.calls if any(isinstance(effect, Folder) for effect in call.effects))
+    made = next(effect.path for effect in call.effects if isinstance(effect, Folder))
+    files = {path: node for path, node in undisturbed.files.items() if not path.startswith(f"{call.folder}/")}
+    files |= {path: node for path, node in given(call).items() if path != call.folder}
+    evidence = with_outcome(undisturbed, id_of(undisturbed, call), "interrupted")
+    dropped = copy.copy(evidence.happened)
+    dropped.dropped = True
+
+    def of_folder(evidence: Evidence) -> list[str]:
+        return [finding for finding in judge(evidence) if f"call {call.index} ended interrupted, and of its files" in finding]
+
+    left = replace(evidence, files={**files, made: folder()})
+    assert of_folder(left) and not of_folder(replace(left, happened=dropped))
+    assert of_folder(replace(left, files={**left.files, f"{made}/1": text("1")}, happened=dropped))
 
 
 def test_an_ok_call_whose_files_are_not_there(undisturbed: Evidence) -> None:

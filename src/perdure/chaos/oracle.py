@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from perdure.chaos import people
-from perdure.chaos.effects import Extent, after, fits
+from perdure.chaos.account import SLACK_NS, Account
+from perdure.chaos.effects import after, fits
 from perdure.chaos.evidence import Evidence, own
 from perdure.chaos.files import Files, below, differences
 from perdure.chaos.people import BESIDE, Done
@@ -18,20 +19,14 @@ from perdure.chaos.plan import CHAIN, LOOSE, NOTES, SHARED, Call, given
 from perdure.record import records as r
 from perdure.record.parts import ToolCall
 
-EXTENT: dict[str, Extent] = {"ok": "all", "interrupted": "none", "denied": "none"}
-"""By outcome; every other one means a beginning."""
-
-SLACK_NS = 20_000_000
 STAMP_NS = 2_000_000_000
-BASE_NS = 700_000_000
-"""A call's base image is taken so long before its start at most; what changed since lies in its window too."""
 
 
 def judge(evidence: Evidence) -> list[str]:
     """What is inconsistent; empty if nothing is."""
     if evidence.problems:
         return list(evidence.problems)
-    run = _Run(evidence)
+    run = Account(evidence)
     checks = (
         _log,
         _submissions,
@@ -49,61 +44,10 @@ def judge(evidence: Evidence) -> list[str]:
     return [finding for check in checks for finding in check(run)]
 
 
-class _Run:
-    """The evidence, and what several checks ask of it."""
-
-    def __init__(self, evidence: Evidence) -> None:
-        self.evidence, self.plan = evidence, evidence.plan
-        self.ids = _scripted(evidence)
-        self.finished: dict[str, r.CallFinished] = {body.call: body for body in evidence.bodies(r.CallFinished)}
-        self.started: dict[str, list[r.CallStarted]] = {}
-        for body in evidence.bodies(r.CallStarted):
-            self.started.setdefault(body.call, []).append(body)
-        self.windows = list(_windows(evidence))
-        self.contested = {done.deed.kind for done in evidence.happened.done}
-
-    def extent(self, call: Call) -> Extent:
-        id = self.ids.get(call.index)
-        if id is None or id not in self.started or id not in self.finished:
-            return "none"
-        outcome = self.finished[id].outcome
-        if outcome == "error" and call.tool != "bash":
-            return "none"
-        return EXTENT.get(outcome, "part")
-
-    def outcome(self, call: Call) -> str:
-        id = self.ids.get(call.index)
-        return self.finished[id].outcome if id in self.finished else "never run"
-
-
-def _scripted(evidence: Evidence) -> dict[int, str]:
-    """The calls that the model asked for, by their index in the plan: the nth answer is the script's nth turn."""
-    answers = evidence.bodies(r.ModelResponded)
-    return {
-        call.index: f"main.{body.turn}.{n}"
-        for body, turn in zip(answers, evidence.plan.turns, strict=False)
-        for n, call in enumerate(turn)
-    }
-
-
-def _windows(evidence: Evidence) -> Iterator[tuple[int, int]]:
-    """When each call that was undone may have acted, in ns: what people did then may be taken for its work."""
-    begun: dict[tuple[str, int], float] = {}
-    for stored in evidence.records:
-        match stored.body:
-            case r.CallStarted(call=call, attempt=attempt):
-                begun[call, attempt] = stored.at
-            case r.Recovered(decision="undo_start" | "undo_interrupt", call=str(call), attempt=attempt, window=window):
-                from_ns = int(begun[call, attempt] * 1e9) - BASE_NS
-                yield (from_ns, window.end_ns + SLACK_NS) if window else (from_ns, int(stored.at * 1e9) + BASE_NS)
-            case _:
-                pass
-
-
 # ---- the log -----------------------------------------------------------------------------------------------------------------
 
 
-def _log(run: _Run) -> Iterator[str]:
+def _log(run: Account) -> Iterator[str]:
     records = run.evidence.records
     if [stored.seq for stored in records] != list(range(1, len(records) + 1)):
         yield "the log has gaps or repeats a sequence number"
@@ -114,7 +58,7 @@ def _log(run: _Run) -> Iterator[str]:
         epoch = max(epoch, stored.epoch)
 
 
-def _submissions(run: _Run) -> Iterator[str]:
+def _submissions(run: Account) -> Iterator[str]:
     admitted = [body.submission for body in run.evidence.bodies(r.SubmissionAdmitted)]
     settled = [body.submission for body in run.evidence.bodies(r.SubmissionSettled)]
     for id in run.evidence.happened.acknowledged:
@@ -134,7 +78,7 @@ def _allowed_to_fail(reason: str) -> bool:
     return "took its Space down twice" in reason or "crashed without progress" in reason
 
 
-def _calls(run: _Run) -> Iterator[str]:
+def _calls(run: Account) -> Iterator[str]:
     finished = [body.call for body in run.evidence.bodies(r.CallFinished)]
     proposed = [body.call for body in run.evidence.bodies(r.CallProposed)]
     for call in dict.fromkeys((*proposed, *finished)):
@@ -156,7 +100,7 @@ def _calls(run: _Run) -> Iterator[str]:
             yield f"call {id} ({call.tool}) failed: {run.finished[id].result.text[-200:]!r}"
 
 
-def _may_fail(run: _Run, call: Call) -> bool:
+def _may_fail(run: Account, call: Call) -> bool:
     """A command that was killed, a git that met another's lock, an edit of a file that an uncertain call left in another state."""
     if call.tool in ("bash", "search"):
         return run.evidence.happened.calls_killed > 0 or call.git
@@ -164,7 +108,7 @@ def _may_fail(run: _Run, call: Call) -> bool:
     return any(run.extent(other) == "part" or run.outcome(other) == "error" for other in earlier)
 
 
-def _order(run: _Run) -> Iterator[str]:
+def _order(run: Account) -> Iterator[str]:
     """What the model asked for is what its script says, in that order, and each answer's calls have a result before the next is asked for."""
     calls: dict[str, Call] = {id: run.plan.calls[index] for index, id in run.ids.items()}
     open_calls: set[str] = set()
@@ -187,7 +131,7 @@ def _order(run: _Run) -> Iterator[str]:
         yield f"{', '.join(sorted(open_calls))} never got a result"
 
 
-def _counters(run: _Run) -> Iterator[str]:
+def _counters(run: Account) -> Iterator[str]:
     for call in run.plan.calls:
         if not call.counted:
             continue
@@ -204,12 +148,12 @@ def _counters(run: _Run) -> Iterator[str]:
         yield f"there are counters of no call: {', '.join(sorted(extra))}"
 
 
-def _counted(run: _Run, call: Call) -> list[str]:
+def _counted(run: Account, call: Call) -> list[str]:
     inside = run.evidence.files.get(f"{call.folder}/count")
     return [*run.evidence.effects.get(str(call.index), ()), *(inside.data.decode().split() if inside else ())]
 
 
-def _workspace(run: _Run) -> Iterator[str]:
+def _workspace(run: Account) -> Iterator[str]:
     verified = run.evidence.verified
     if verified.get("equal") is not True:
         yield f"`perdure verify` does not find it equal: {verified.get('differing') or verified}"
@@ -222,11 +166,11 @@ def _workspace(run: _Run) -> Iterator[str]:
 # ---- files -------------------------------------------------------------------------------------------------------------------
 
 
-def _files(run: _Run) -> Iterator[str]:
+def _files(run: Account) -> Iterator[str]:
     """Each call's own folder, and nothing that is nobody's."""
     files = run.evidence.files
     for call in run.plan.calls:
-        found = own(below(files, call.folder), given(call))
+        found = {path: node for path, node in own(below(files, call.folder), given(call)).items() if path not in run.emptied}
         effects = [effect for effect in call.effects if effect.path.startswith(call.folder)]
         extent = run.extent(call)
         if extent == "none" and _beside(run, call):
@@ -248,13 +192,13 @@ def _files(run: _Run) -> Iterator[str]:
         yield f"there are files of nobody: {', '.join(sorted(stray)[:5])}"
 
 
-def _beside(run: _Run, call: Call) -> bool:
+def _beside(run: Account, call: Call) -> bool:
     """Whether people worked in this call's own folder, where it was cut off."""
     folders = {done.deed.call for done in run.evidence.happened.done if done.deed.kind in ("beside", "inside")}
     return call.index in folders and run.outcome(call) == "interrupted"
 
 
-def _tokens(run: _Run) -> Iterator[str]:
+def _tokens(run: Account) -> Iterator[str]:
     """What calls add to files that they share: there once, in their order, as far as they came."""
     shared = run.evidence.files.get(SHARED)
     lines = shared.data.decode().splitlines() if shared else []
@@ -268,7 +212,7 @@ def _tokens(run: _Run) -> Iterator[str]:
     yield from _notes(run)
 
 
-def _marks(run: _Run, where: str, lines: Sequence[str], calls: Sequence[Call], *, contested: bool) -> Iterator[str]:
+def _marks(run: Account, where: str, lines: Sequence[str], calls: Sequence[Call], *, contested: bool) -> Iterator[str]:
     """`contested`: people wrote there too, so what an undone call wrote may have been kept with theirs."""
     for call in calls:
         extent, there = run.extent(call), lines.count(call.mark)
@@ -281,7 +225,7 @@ def _marks(run: _Run, where: str, lines: Sequence[str], calls: Sequence[Call], *
         yield f"{where} is not in the calls' order: {found}"
 
 
-def _notes(run: _Run) -> Iterator[str]:
+def _notes(run: Account) -> Iterator[str]:
     node = run.evidence.files.get(NOTES)
     possible = {"notes\n"}
     for call in run.plan.calls:
@@ -292,7 +236,7 @@ def _notes(run: _Run) -> Iterator[str]:
         yield f"{NOTES} holds {node.data if node else None!r} and has to hold one of {sorted(possible)}"
 
 
-def _changes(run: _Run) -> Iterator[str]:
+def _changes(run: Account) -> Iterator[str]:
     """A finished call's own changes are booked to it, and nothing of it to somebody else."""
     by_id = {id: run.plan.calls[index] for index, id in run.ids.items()}
     for id, call in by_id.items():
@@ -314,12 +258,14 @@ def _covered(path: str, changed: Sequence[str]) -> bool:
     return any(path == known or path.startswith(known + "/") for known in changed)
 
 
-def _somebodys(run: _Run, path: str) -> bool:
+def _somebodys(run: Account, path: str) -> bool:
     """Whether people, a background process, or a call whose end nobody saw may have changed it."""
     top, _, rest = path.partition("/")
     if path.startswith(".git") or top == people.HOME or rest.rpartition("/")[2].startswith(BESIDE) or rest in LOOSE:
         return True
     touched = {done.deed.kind for done in run.evidence.happened.done}
+    if path in run.emptied:
+        return True
     if touched & set(people.THEIRS):
         return True
     uncertain = [call for call in run.plan.calls if run.extent(call) == "part" or run.outcome(call) == "error"]
@@ -329,7 +275,7 @@ def _somebodys(run: _Run, path: str) -> bool:
 # ---- people ------------------------------------------------------------------------------------------------------------------
 
 
-def _people(run: _Run) -> Iterator[str]:
+def _people(run: Account) -> Iterator[str]:
     done = {item.deed.number: item for item in run.evidence.happened.done if not item.failed}
     for deed in run.plan.deeds:
         found = below(run.evidence.files, deed.folder)
@@ -343,11 +289,11 @@ def _people(run: _Run) -> Iterator[str]:
             yield f"what people wrote ({deed.kind}, {deed.number}) is gone from the workspace"
 
 
-def _in_a_window(run: _Run, item: Done) -> bool:
+def _in_a_window(run: Account, item: Done) -> bool:
     return any(item.to_ns >= from_ns and item.from_ns <= to_ns for from_ns, to_ns in run.windows)
 
 
-def _kept_or_salvaged(run: _Run, item: Done, found: Files) -> Iterator[str]:
+def _kept_or_salvaged(run: Account, item: Done, found: Files) -> Iterator[str]:
     """It may have been taken for a lost call's work: each path is as before or as after it, and every byte is somewhere."""
     deed = item.deed
     before, now = people.given(deed), people.done(deed)
@@ -364,7 +310,7 @@ def _holds(files: Files, token: str) -> bool:
     return any(token.encode() in node.data for node in files.values())
 
 
-def _windows_end(run: _Run) -> Iterator[str]:
+def _windows_end(run: Account) -> Iterator[str]:
     """A lost call may have acted until its supervisor died, which is known to two seconds where nobody saw it."""
     begun = {
         (body.call, body.attempt): int(stored.at * 1e9)
@@ -380,7 +326,7 @@ def _windows_end(run: _Run) -> Iterator[str]:
             yield f"the window of {body.call} ends {late_s:.1f} s after the death of its supervisor"
 
 
-def _salvages(run: _Run) -> Iterator[str]:
+def _salvages(run: Account) -> Iterator[str]:
     if run.evidence.unlisted:
         yield f"`perdure salvage ls` does not list {', '.join(run.evidence.unlisted)}"
 

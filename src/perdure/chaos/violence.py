@@ -39,12 +39,16 @@ WORD = {"changed_after_crash": "--keep", "survivors": "--accept"}
 
 @dataclass
 class Happened:
-    """What was done, and what was promised meanwhile. `acknowledged` are submissions whose id was printed, `deaths_ns` when supervisors were killed."""
+    """What was done, and what was promised meanwhile. `acknowledged` are submissions whose id was printed, `deaths_ns` when supervisors were killed.
+
+    `dropped`: the Space's folder was deleted, and with it what an undo had still to do.
+    """
 
     kills: int = 0
     stops: int = 0
     calls_killed: int = 0
     aborts: int = 0
+    dropped: bool = False
     done: list[Done] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
     deaths_ns: list[int] = field(default_factory=list)
@@ -253,6 +257,7 @@ class Violence:
         if self._rng.random() < 0.5:
             self._kill_supervisor()
         self.world.note("the state folder is deleted")
+        self.happened.dropped = True
         shutil.rmtree(self.world.state_folder, ignore_errors=True)
 
     def _people(self) -> None:
