@@ -5,17 +5,17 @@ from __future__ import annotations
 from perdure.api import Session
 from perdure.cli.telling import Teller
 from perdure.history.line import Line
-from perdure.record import records as r
+from perdure.history.prompts import Prompts
 
 SHOWN_LINES = 24
 
 
 async def recap(session: Session, *, lines: int = SHOWN_LINES) -> list[Line]:
     """What was said and done since the last prompt, its newest `lines`, and what is still open."""
-    teller = Teller()
+    teller, prompts = Teller(), Prompts()
     told: list[Line] = []
     async for stored in session.records():
-        if isinstance(stored.body, r.SubmissionAdmitted) and stored.body.mode == "follow_up":
+        if prompts.asks(stored):
             told = []
         told.extend(teller.tell(stored))
     told.extend(teller.open_calls())

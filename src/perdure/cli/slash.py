@@ -15,8 +15,8 @@ from perdure.cli.differing import shown_diff
 from perdure.cli.status import status_of
 from perdure.history.line import plain
 from perdure.history.paint import Paint
+from perdure.history.prompts import Prompts
 from perdure.history.spending import spent_lines
-from perdure.record import records as r
 from perdure.record.errors import UsageError
 from perdure.record.records import Seq
 
@@ -109,9 +109,10 @@ async def _compact(conversation: Conversation, words: list[str]) -> Next:
 
 
 async def last_prompt(conversation: Conversation) -> Seq:
-    """The record of the newest prompt; 1 where there was none."""
-    prompts = [s.seq async for s in conversation.session.records() if isinstance(s.body, r.SubmissionAdmitted)]
-    return prompts[-1] if prompts else 1
+    """The record with which the work on the newest prompt began; 1 where there was none."""
+    prompts = Prompts()
+    begun = [stored.seq async for stored in conversation.session.records() if prompts.begins(stored)]
+    return begun[-1] if begun else 1
 
 
 async def _status(conversation: Conversation, words: list[str]) -> Next:

@@ -12,11 +12,13 @@ from perdure.engine import landing
 from perdure.engine.applying import EVERYTHING, Applied, Applying
 from perdure.engine.home import Home
 from perdure.history.apply import Bases
+from perdure.history.prompts import Prompts
 from perdure.log.store import SessionId
 from perdure.record import records as r
 from perdure.record.errors import SessionBusyError, UsageError
 from perdure.record.records import Image
 from perdure.space.directory import Directory
+from perdure.state.workspace import Workspace, reduce
 
 
 async def revert(home: Home, session: SessionId) -> Applied:
@@ -47,20 +49,14 @@ class _Reverting(Applying):
 
 
 async def _before_last_prompt(home: Home, session: SessionId) -> Image:
-    newest: Image | None = None
+    prompts, held = Prompts(), Workspace()
     before: Image | None = None
     async for stored in home.store.read(session):
-        match stored.body:
-            case r.SubmissionPlaced(as_mode="follow_up"):
-                before = newest
-            case r.CallStarted(base=Image() as base) if before is None:
-                before = base
-            case r.WorkspaceChanged(image=Image() as image) | r.CallFinished(image=Image() as image):
-                newest = image
-            case r.SpaceRestored(to_image=Image() as image):
-                newest = image
-            case _:
-                pass
+        if prompts.begins(stored):
+            before = held.image
+        elif isinstance(stored.body, r.CallStarted):
+            before = before or stored.body.base
+        held = reduce(held, stored)
     if before is None:
         raise UsageError(f"session {session} has changed nothing yet: its log holds no image")
     return before

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from perdure.history.prompts import Prompts
 from perdure.record import records as r
 from perdure.record.parts import Usage
 from perdure.record.records import Stored
@@ -41,10 +42,11 @@ class Item(Struct, frozen=True):
 async def items(records: AsyncIterable[Stored]) -> AsyncIterator[Item]:
     """What each record of one session adds."""
     begun: dict[tuple[str | None, int], Stored] = {}
+    prompts = Prompts()
     async for stored in records:
+        if prompts.asks(stored):
+            yield Item(stored.at, "", Taken(prompts=1))
         match stored.body:
-            case r.SubmissionAdmitted(mode=mode) if mode not in ("note", "compact"):
-                yield Item(stored.at, "", Taken(prompts=1))
             case r.TurnStarted(turn=turn):
                 begun[stored.thread, turn] = stored
             case r.ModelResponded(turn=turn, usage=tokens, model=model) | r.Compacted(turn=turn, usage=tokens, model=model):

@@ -1,0 +1,27 @@
+"""Undo takes back what the last prompt of a person changed, whatever else was submitted for it or since."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perdure.cli.recap import recap
+from perdure.history.prompts import Prompts
+from tests.stage import call, play, stage, turn
+
+
+def test_what_a_prompts_subagent_and_what_the_prompt_did_before_it_go_together(tmp_path: Path) -> None:
+    async def story() -> None:
+        tasks = {"^help": [turn("", call("write", path="theirs", content="b\n")), "helped"]}
+        second = turn("", call("write", path="mine", content="a\n"), call("task", prompt="help"))
+        async with stage(tmp_path, turn("", call("write", path="kept", content="k\n")), "one", second, "two", tasks=tasks) as s:
+            assert (await s.run("first")).text == "one"
+            assert (await s.run("second")).text == "two"
+            await s.session.submit("by the way", mode="note")
+            assert any("second" in line.text for line in await recap(s.session))
+            records, prompts = await s.records(), Prompts()
+            assert sum(map(prompts.begins, records)) == 2
+            undone = await s.session.undo()
+            assert undone.removed == ("mine", "theirs")
+            assert sorted(path.name for path in s.root.iterdir()) == ["kept"]
+
+    play(story())
