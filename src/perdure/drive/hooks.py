@@ -7,20 +7,17 @@ may see the same point again, or never: `before_call` is repeated for a call tha
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
+from perdure.drive.children import child, importing
 from perdure.drive.events import Emit, Notice, Recorded
 from perdure.drive.events import Event as Shown
 from perdure.drive.interrupt import Stopped, either, watch
 from perdure.drive.journal import Journal, Redecide
-from perdure.drive.places import life
 from perdure.program.hooks import AfterCall, BeforeCall, BeforeRequest, Event, Hook, Hooks, OnAnswer, Ruling
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
@@ -155,40 +152,34 @@ class Hooking:
 
     async def _run(self, hook: Hook, event: Event) -> Ruling:
         """Its answer. HookFailedError says what it did instead."""
-        with life() as alive:
-            paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-            module = (sys.executable, "-P", "-m", "perdure.program.hookhost", hook.python, str(alive))
-            shell = ("/bin/sh", "-c", _ENDING, "sh", str(alive), hook.command)
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *(module if hook.python else shell),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    cwd=self._directory,
-                    env={**self._environment, **({"PYTHONPATH": paths} if hook.python else {})},
-                    start_new_session=True,
-                    pass_fds=[alive],
-                )
-            except OSError as error:
-                raise HookFailedError(f"the hook `{hook.name}` can't be run: {error.strerror}") from error
-            try:
-                async with asyncio.timeout(hook.timeout_s):
-                    out, err = await _talk(process, msgspec.json.encode(event))
-            except TimeoutError:
-                raise HookFailedError(f"the hook `{hook.name}` took more than {hook.timeout_s:g} s and was killed") from None
-            finally:
-                await _end(process)
+
+        def command(life: int) -> tuple[str, ...]:
+            if hook.python:
+                return sys.executable, "-P", "-m", "perdure.program.hookhost", hook.python, str(life)
+            return "/bin/sh", "-c", _ENDING, "sh", str(life), hook.command
+
+        environment = {**self._environment, **(importing() if hook.python else {})}
+        try:
+            async with child(command, self._directory, environment) as process, asyncio.timeout(hook.timeout_s):
+                out, err = await _talk(process, msgspec.json.encode(event))
+        except TimeoutError:
+            raise HookFailedError(f"the hook `{hook.name}` took more than {hook.timeout_s:g} s and was killed") from None
+        except OSError as error:
+            raise HookFailedError(f"the hook `{hook.name}` can't be run: {error.strerror}") from error
         if process.returncode != 0:
             said = printable(err.decode(errors="replace").strip()[-TOLD_CHARS:])
             raise HookFailedError(f"the hook `{hook.name}` failed: {said or f'exit code {process.returncode}'}")
-        if not out.strip():
-            return Ruling()
-        try:
-            return msgspec.json.decode(out, type=Ruling)
-        except msgspec.MsgspecError as error:
-            said = printable(out.decode(errors="replace").strip()[:TOLD_CHARS])
-            raise HookFailedError(f"the hook `{hook.name}` printed no answer ({error}): {said}") from error
+        return _answered(hook, out)
+
+
+def _answered(hook: Hook, out: bytes) -> Ruling:
+    if not out.strip():
+        return Ruling()
+    try:
+        return msgspec.json.decode(out, type=Ruling)
+    except msgspec.MsgspecError as error:
+        said = printable(out.decode(errors="replace").strip()[:TOLD_CHARS])
+        raise HookFailedError(f"the hook `{hook.name}` printed no answer ({error}): {said}") from error
 
 
 def _for(hooks: tuple[Hook, ...], tool: str) -> tuple[Hook, ...]:
@@ -218,10 +209,3 @@ async def _write(stream: asyncio.StreamWriter, data: bytes) -> None:
         pass
     finally:
         stream.close()
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Killed with its group, if it has not ended."""
-    if process.returncode is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()

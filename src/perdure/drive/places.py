@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
+from perdure.drive.children import child, importing
 from perdure.program.tools import Tool
 from perdure.space.space import OpResult, Status
 
@@ -43,48 +40,21 @@ class Processes:
 
     async def run(self, tool: Tool, args: dict[str, Any], key: str, timeout_s: float) -> Ended:
         assert tool.function is not None
-        began = time.monotonic()
-        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        with life() as alive:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # the workspace is where it works, not where it imports from
-                "-m",
-                "perdure.program.toolhost",
-                tool.function,
-                str(alive),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                cwd=self._directory,
-                env={**self._environment, "PERDURE_CALL_KEY": key, "PYTHONPATH": paths},
-                start_new_session=True,
-                pass_fds=[alive],
-            )
-            try:
-                async with asyncio.timeout(timeout_s):
-                    out, err = await process.communicate(json.dumps(args).encode())
-            except TimeoutError:
-                text = f"Killed after {timeout_s:g} s; whether it took effect is unknown. Check before you try again."
-                return Ended(Status("ended", cause="timeout"), OpResult(False, text, duration_s=timeout_s), lost=True)
-            finally:
-                if process.returncode is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    await process.wait()
+        target, began = tool.function, time.monotonic()
+
+        def command(life: int) -> tuple[str, ...]:
+            return sys.executable, "-P", "-m", "perdure.program.toolhost", target, str(life)
+
+        environment = {**self._environment, "PERDURE_CALL_KEY": key, **importing()}
+        try:
+            async with child(command, self._directory, environment) as process, asyncio.timeout(timeout_s):
+                out, err = await process.communicate(json.dumps(args).encode())
+        except TimeoutError:
+            text = f"Killed after {timeout_s:g} s; whether it took effect is unknown. Check before you try again."
+            return Ended(Status("ended", cause="timeout"), OpResult(False, text, duration_s=timeout_s), lost=True)
         duration_s = time.monotonic() - began
         if process.returncode != 0:
             text = err.decode(errors="replace").strip() or f"exit code {process.returncode}"
             result = OpResult(False, text, process.returncode, duration_s=duration_s)
             return Ended(Status("ended", cause="self"), result, lost=(process.returncode or 0) < 0)
         return Ended(Status("ended", cause="self"), OpResult(True, out.decode(errors="replace"), 0, duration_s=duration_s))
-
-
-@contextmanager
-def life() -> Iterator[int]:
-    """The reading end of a pipe whose other end is this process's alone: it ends when this process does, however that comes."""
-    end, alive = os.pipe()
-    try:
-        yield end
-    finally:
-        os.close(end)
-        os.close(alive)

@@ -18,18 +18,18 @@ from typing import Any
 import msgspec
 
 from perdure.program.hooks import GROUP, Event, Ruling
-from perdure.program.toolhost import _awaited, _end_with
+from perdure.program.toolhost import awaited, end_with
 
 
 def main(name: str, life: int, source: bytes) -> int:
     os.set_inheritable(life, False)
-    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
+    threading.Thread(target=end_with, args=(life,), daemon=True).start()
     answer = os.dup(1)
     os.dup2(2, 1)
     try:
         result = _function(name)(msgspec.json.decode(source, type=Event))
         if inspect.isawaitable(result):
-            result = asyncio.run(_awaited(result))
+            result = asyncio.run(awaited(result))
         text = b"" if result is None else msgspec.json.encode(msgspec.convert(result, Ruling, from_attributes=True))
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

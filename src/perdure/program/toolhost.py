@@ -25,7 +25,7 @@ from perdure.program.tools import from_function
 
 def main(target: str, life: int, source: str) -> int:
     os.set_inheritable(life, False)
-    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
+    threading.Thread(target=end_with, args=(life,), daemon=True).start()
     answer = os.dup(1)
     os.dup2(2, 1)  # also for what the function's own children print
     try:
@@ -39,7 +39,8 @@ def main(target: str, life: int, source: str) -> int:
     return 0
 
 
-def _end_with(life: int) -> None:
+def end_with(life: int) -> None:
+    """Kill this process and its group when the driver dies."""
     os.read(life, 1)
     os.killpg(0, signal.SIGKILL)
 
@@ -49,10 +50,10 @@ def _call(target: str, source: dict[str, Any]) -> Any:
     function = getattr(importlib.import_module(module), name)
     args = from_function(function).convert(source)
     result: Any = function(**{field: getattr(args, field) for field in args.__struct_fields__})
-    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+    return asyncio.run(awaited(result)) if inspect.isawaitable(result) else result
 
 
-async def _awaited(value: Any) -> Any:
+async def awaited(value: Any) -> Any:
     return await value
 
 
