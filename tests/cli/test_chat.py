@@ -80,6 +80,22 @@ def test_a_line_typed_while_it_works_steers_and_an_unfinished_one_stays(desk: De
     assert admitted(desk, the_session(desk)) == [("follow_up", "work"), ("steer", "be brief")]
 
 
+def test_a_line_that_steers_too_late_is_the_next_prompt(desk: Desk, terminal: Callable[..., Terminal]) -> None:
+    """It is typed when the turn's driver has let go already, and the line editor has not begun."""
+    trace = desk.folder / "steps"
+    desk.environment["PERDURE_STEPS"] = f"driver:release.after@1:stop:{trace}"
+    chat = terminal("chat", "--model", desk.script("Done.", "That too."))
+    chat.until("› ")
+    chat.say("work")
+    assert until(lambda: trace.with_name("steps.fired").exists())
+    chat.say("and that")
+    os.kill(chat.process.pid, signal.SIGCONT)
+    at = chat.until("That too.")
+    chat.until("› ", at)
+    chat.type(CTRL_D)
+    assert chat.end() == 0
+
+
 def test_ctrl_c_stops_the_turn_and_the_conversation_goes_on(desk: Desk, terminal: Callable[..., Terminal]) -> None:
     chat = terminal("chat", "--model", desk.script(turn("", bash("sleep 1000")), "I was stopped."))
     chat.until("› ")

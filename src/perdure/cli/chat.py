@@ -112,8 +112,7 @@ class Conversation:
     def hold(self) -> int:
         """Until the person leaves. 1 if the last turn did not end well and nobody is there to see it."""
         with LineEditor(self.home.home.path, self.interactive) as editor:
-            code = self._runner.run(self._resume())
-            typed = ""
+            typed, code = self._runner.run(self._resume())
             while (line := self._next(editor, typed)) is not None:
                 try:
                     typed, code = self._runner.run(self._heard(line))
@@ -128,17 +127,17 @@ class Conversation:
         self.out.flush()
         return editor.line(typed)
 
-    async def _resume(self) -> int:
-        """Whatever was left undone goes on first."""
+    async def _resume(self) -> tuple[str, int]:
+        """Whatever was left undone goes on first. What is typed already for the next line, and the exit code so far."""
         status = status_of(self.home.home.path, await self.session.row())
         if status.waiting_for == NEEDS_DRIVER or (status.waiting_for == APPROVAL and await self._approved()):
-            return (await self.drive())[1]
+            return await self._late(*await self.drive())
         self._screen.close()
         if status.status == "waiting":
             driving.explain_wait(self.session.id, status.waiting_for, status.detail)
         if status.status == "running":
             self.say(f"another process drives it; {spelled('attach', self.session.id)} shows it at work")
-        return 0
+        return "", 0
 
     async def _heard(self, line: str) -> tuple[str, int]:
         """What is typed already for the next line, and the exit code so far."""
@@ -152,9 +151,20 @@ class Conversation:
         answer, typed = await self.attended(driving.settle(self.session, submission, before, self._screen, take=False))
         while answer.waiting_for == APPROVAL and await self._approved():
             answer, typed = await self.attended(driving.settle(self.session, submission, before, self._screen, take=False))
+        code = await driving.exit_code(self.session, submission, answer.outcome, before)
         if answer.outcome == "waiting":
             driving.explain_wait(self.session.id, answer.waiting_for, answer.detail)
-        return typed, await driving.exit_code(self.session, submission, answer.outcome, before)
+            return typed, code
+        return await self._late(typed, code)
+
+    async def _late(self, typed: str, code: int) -> tuple[str, int]:
+        """What steered when the driver had let go already is worked on as what came next."""
+        while self.interactive and status_of(self.home.home.path, await self.session.row()).waiting_for == NEEDS_DRIVER:
+            more, code = await self.drive()
+            typed += more
+            if code:
+                break
+        return typed, code
 
     async def drive(self) -> tuple[str, int]:
         """Go on with what there is to do, without a prompt."""
