@@ -347,6 +347,12 @@ def judge(id: str, step: story.Step, ledger: Ledger, log: Log) -> None:
     attempts = [body for body in log.bodies(r.CallStarted) if body.call == id]  # type: ignore[union-attr]
     outcome = log.finished[id].outcome
     lost = [ledger.get(body.key, "none") in ("open", "fenced", "shutdown") for body in attempts]  # type: ignore[union-attr]
+
+    def kept(attempt: r.Body) -> bool:
+        """Whether its undo left as it was what others had changed: a command of a sandbox is not run again then."""
+        undone = (body for body in log.bodies(r.Recovered) if (body.call, body.attempt) == (id, attempt.attempt))  # type: ignore[union-attr]
+        return any(body.kept for body in undone)  # type: ignore[union-attr]
+
     if step.tool in ("charge", "publish"):
         cut = any(isinstance(body, r.Recovered) and body.call == id for body in log.bodies(r.Recovered))
         assert outcome == ("unknown" if cut and step.effect == "external" else "ok"), f"{id} ended {outcome}"
@@ -356,8 +362,10 @@ def judge(id: str, step: story.Step, ledger: Ledger, log: Log) -> None:
         state = ledger.get(body.key, "none")  # type: ignore[union-attr]
         assert state == "none" or was_lost, f"{id} was run again though it had ended: {state}"
         assert state == "none" or step.effect != "external", f"{id} was run again though it had begun"
+        assert step.tool != "bash" or not kept(body), f"{id} was run again beside what people had made of its files"
     if lost[-1]:
-        assert (step.effect, outcome) == ("external", "interrupted"), f"{id} was lost and ended {outcome}"
+        may = step.effect == "external" or (step.tool == "bash" and kept(attempts[-1]))
+        assert may and outcome == "interrupted", f"{id} was lost and ended {outcome}"
     else:
         assert outcome == "ok", f"{id} ended {outcome}: {log.finished[id].result.text}"
 
