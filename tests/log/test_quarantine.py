@@ -126,7 +126,7 @@ class Killed(BaseException):
 def test_a_repair_that_dies_is_finished_by_the_next(
     flag_lost: bool, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, left = quarantine._sync, 0
+    real, left = quarantine.sync, 0
 
     def dying(path: Path) -> None:
         nonlocal left
@@ -137,13 +137,13 @@ def test_a_repair_that_dies_is_finished_by_the_next(
 
     async def run(home: Path) -> None:
         store = await a_commit_that_fails(home, disk)
-        monkeypatch.setattr(quarantine, "_sync", dying)
+        monkeypatch.setattr(quarantine, "sync", dying)
         try:
             await store.find("s", "certain")
         except Killed:
             if flag_lost and (home / "log.db.repaired").exists():
                 (home / "quarantine").unlink()
-        monkeypatch.setattr(quarantine, "_sync", real)
+        monkeypatch.setattr(quarantine, "sync", real)
         assert await store.find("s", "certain") is not None
         await store.commit(GRANT, "last", [note("last")])
         await store.close()
@@ -164,9 +164,9 @@ def test_no_power_cut_afterwards_takes_what_was_acknowledged_since(
     tmp_path: Path, memory_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The failed sync's pages never get to the disk. What is committed after it must not stand on them."""
-    real = quarantine._sync
+    real = quarantine.sync
     rename, unlink = Path.rename, Path.unlink
-    monkeypatch.setattr(quarantine, "_sync", lambda path: (real(path), disk.record("sync", str(path))))
+    monkeypatch.setattr(quarantine, "sync", lambda path: (real(path), disk.record("sync", str(path))))
     monkeypatch.setattr(
         Path, "rename", lambda old, new: (disk.record("rename", str(old), 0, str(new).encode()), rename(old, new))
     )

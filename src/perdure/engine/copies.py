@@ -27,6 +27,7 @@ from msgspec import Struct
 from perdure.log.store import LogStore, SessionId
 from perdure.record.errors import StoreFullError, UsageError
 from perdure.space.copying import Cancelled, Copied, copy
+from perdure.spaced.durable import sync
 from perdure.spaced.steps import step
 
 FOLDER = "copies"
@@ -70,13 +71,13 @@ async def made(home: Path, store: LogStore, session: SessionId, source: Path) ->
         step("copy.begin")
         copied = await _copied(source, making / source.name)
         (making / _ORIGIN).write_bytes(msgspec.json.encode(Origin(str(source), copied)))
-        _sync(making)
+        sync(making)
         step("copy.complete")
         try:
             making.rename(place)
         except OSError as error:
             raise UsageError(f"session {session} is being made by another process; choose another name") from error
-        _sync(place.parent)
+        sync(place.parent)
         making = place
         step("copy.named")
         yield place / source.name
@@ -163,14 +164,6 @@ async def _copied(source: Path, target: Path) -> Copied:
                 f"no room for a copy of {source}: {error.strerror}; make room, or work in place without --copy"
             ) from error
         raise UsageError(f"{source} can't be copied: {error}; mend that, or work in place without --copy") from error
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _clear(path: Path) -> None:

@@ -27,6 +27,7 @@ import apsw
 from perdure.log.connection import PRIVATE, private_uri
 from perdure.log.holder import holders, named
 from perdure.record.errors import CorruptLogError, StoreFullError, StoreLockedError
+from perdure.spaced.durable import sync
 
 ALONE_S = 10.0
 """How long the repairer waits for the others, who look for the flag at every request and while they are idle."""
@@ -56,8 +57,8 @@ class Quarantine:
         try:
             self._flag.touch(mode=0o600)
             self._flag.write_text(text + "\n")
-            _sync(self._flag)
-            _sync(self._flag.parent)
+            sync(self._flag)
+            sync(self._flag.parent)
         except OSError as error:
             if not self._flag.exists():
                 raise CorruptLogError(
@@ -133,23 +134,15 @@ class Quarantine:
         ):
             while not backup.done:
                 backup.step(PAGES)
-        _sync(self._copy)
+        sync(self._copy)
         self._copy.rename(self._repaired)
-        _sync(self._path.parent)
+        sync(self._path.parent)
 
     def _replace(self) -> None:
         for remains in ("-wal", "-shm"):
             self._path.with_name(self._path.name + remains).unlink(missing_ok=True)
-        _sync(self._path.parent)
+        sync(self._path.parent)
         self._repaired.rename(self._path)
-        _sync(self._path.parent)
+        sync(self._path.parent)
         self._flag.unlink(missing_ok=True)
-        _sync(self._path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(self._path.parent)

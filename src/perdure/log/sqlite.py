@@ -27,6 +27,7 @@ from perdure.log.store import Admission, Binding, CommitId, Committed, Cut, Due,
 from perdure.record.errors import UsageError
 from perdure.record.parts import Digest
 from perdure.record.records import Draft, Owner, Seq, Stored
+from perdure.spaced.durable import sync
 
 RECORDS = Pragmas(incremental_vacuum=True)
 BULK = Pragmas(page_bytes=16 * 1024, checkpoint_pages=1024, incremental_vacuum=True, group_writes=1)
@@ -208,17 +209,8 @@ def prepare_home(home: Path) -> None:
     try:
         if not home.exists():
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sync_folder(home.parent)
+            sync(home.parent)
         home.chmod(0o700)
         os.close(os.open(home / "home.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise UsageError(f"{home} can't be Perdure's home: {error.strerror}; choose another folder (PERDURE_HOME)") from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in it durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

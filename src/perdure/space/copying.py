@@ -9,7 +9,6 @@ What changes meanwhile is copied as it was at some instant, each file for itself
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -22,6 +21,7 @@ from msgspec import Struct
 
 from perdure.record.errors import UsageError
 from perdure.record.parts import printable
+from perdure.spaced.durable import sync_file_system
 from perdure.spaced.paths import DIRECTORY_FLAGS
 from perdure.spaced.temporary import is_temporary
 
@@ -60,7 +60,7 @@ def copy(source: Path, target: Path, *, cancelled: Callable[[], bool] = lambda: 
         try:
             work.directory(from_fd, to_fd, "", git=False)
             _dress(to_fd, os.fstat(from_fd))
-            _sync(to_fd)
+            sync_file_system(to_fd)
         finally:
             os.close(to_fd)
     finally:
@@ -226,14 +226,3 @@ def _moved(source: int, target: int, at: int, count: int) -> int:
     while done < len(piece):
         done += os.pwrite(target, piece[done:], at + done)
     return len(piece)
-
-
-def _sync(fd: int) -> None:
-    """The copy outlasts a power cut from here on."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-    else:
-        os.sync()

@@ -5,7 +5,6 @@ Nothing is followed, and a file is complete before it has its name (`perdure.spa
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 import sys
@@ -19,6 +18,7 @@ from perdure.space.space import ChunkSource
 from perdure.spaced import exchange, tree
 from perdure.spaced.content import NotHeld, Opaque, Torn, read_content
 from perdure.spaced.descent import Descent, changing
+from perdure.spaced.durable import sync_file_system
 from perdure.spaced.index import INODE, MODE, StatKey, stat_key
 from perdure.spaced.paths import DIRECTORY_FLAGS
 from perdure.spaced.steps import step
@@ -160,10 +160,7 @@ class Directory:
 
     def sync(self) -> None:
         """What was changed outlasts a power cut."""
-        if sys.platform != "linux":
-            os.sync()
-        elif ctypes.CDLL(None, use_errno=True).syncfs(self._fd) != 0:
-            raise OSError(ctypes.get_errno(), f"syncfs of {self.path} failed")
+        sync_file_system(self._fd)
 
 
 def entry_of(content: bytes, mode: int) -> Entry:

@@ -12,6 +12,7 @@ import os
 import threading
 from typing import Iterator, NamedTuple
 
+from perdure.spaced import durable
 from perdure.spaced.errors import ProtocolError, StaleError
 from perdure.spaced.steps import step
 from perdure.spaced.wire import Lane
@@ -68,9 +69,7 @@ class Gate:
         """Persist the floor, then let it hold. Called with the lock held."""
         path = os.path.join(self._folder, _FILE)
         step("floor write")
-        with open(path + ".new", "w") as file:
-            file.write("%d\n" % epoch)
-        os.rename(path + ".new", path)
+        durable.replace(path, b"%d\n" % epoch)
         step("floor written")
         self.floor = epoch
 

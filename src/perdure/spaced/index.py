@@ -10,13 +10,13 @@ import contextlib
 import gc
 import hashlib
 import marshal
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Optional
 
+from perdure.spaced import durable
 from perdure.spaced.boot import boot_id
 from perdure.spaced.names import plain
 from perdure.spaced.staging import Key, Signature
@@ -122,10 +122,7 @@ class Index:
         folders = [folder and _flat(folder) for folder in (self.root, self.git)]
         state = (self.image, self.boot, self.clock, sorted(self.hot), self.opaque, self.settings, folders)
         data = marshal.dumps((VERSION, sys.version_info[:2], state))
-        with open(path + ".new", "wb") as file:
-            file.write(hashlib.sha256(data).digest())
-            file.write(data)
-        os.replace(path + ".new", path)
+        durable.replace(path, hashlib.sha256(data).digest(), data)
 
     @classmethod
     def load(cls, path: str, settings: tuple[Any, ...]) -> Index:

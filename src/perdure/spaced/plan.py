@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import AbstractSet, Any, NamedTuple, Optional
 
-from perdure.spaced import gitstate, salvage
+from perdure.spaced import durable, gitstate, salvage
 from perdure.spaced.compare import Comparison, Difference
 from perdure.spaced.index import CTIME, INODE, MODE, Folder, StatKey, stat_key
 from perdure.spaced.paths import DIRECTORY_FLAGS, path_text
@@ -53,10 +53,8 @@ class Plan(NamedTuple):
 
     def save(self, state_dir: str) -> None:
         items = [tuple(item) for item in self.items.values()]
-        path = os.path.join(state_dir, "plan")
-        with open(path + ".new", "wb") as file:
-            file.write(marshal.dumps((self.target, self.window, self.started, items, self.locks)))
-        os.replace(path + ".new", path)
+        whole = marshal.dumps((self.target, self.window, self.started, items, self.locks))
+        durable.replace(os.path.join(state_dir, "plan"), whole)
 
     @classmethod
     def load(cls, state_dir: str) -> Optional[Plan]:

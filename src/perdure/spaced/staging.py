@@ -16,6 +16,7 @@ import os
 import struct
 from typing import Any, BinaryIO, NamedTuple, Optional
 
+from perdure.spaced import durable
 from perdure.spaced.tree import sha256
 
 Key = tuple[str, str, Optional[str]]
@@ -202,8 +203,5 @@ class Staging:
             return None, 1
 
     def _write_start(self, start: Optional[Key], first: int) -> None:
-        path = os.path.join(self._directory, "start")
-        with open(path + ".new", "wb") as file:
-            file.write(marshal.dumps((start, first)))
-        os.replace(path + ".new", path)
+        durable.replace(os.path.join(self._directory, "start"), marshal.dumps((start, first)))
         self._start, self._first = start, first

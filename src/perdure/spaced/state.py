@@ -11,6 +11,7 @@ import json
 import os
 from typing import Any
 
+from perdure.spaced import durable
 from perdure.spaced.boot import boot_id
 
 TOKEN_FILE = "token"
@@ -48,10 +49,7 @@ def next_life(folder: str, root_fd: int, root: str, custody: str) -> dict[str, A
             _remove(os.path.join(folder, name))
         old = {"generation": os.urandom(16).hex(), "ledger_id": os.urandom(16).hex(), "instance": old.get("instance", 0)}
     identity = {**old, **here, "instance": old["instance"] + 1, "custody": custody}
-    path = os.path.join(folder, _IDENTITY)
-    with open(path + ".new", "w") as file:
-        json.dump(identity, file)
-    os.rename(path + ".new", path)
+    durable.replace(os.path.join(folder, _IDENTITY), json.dumps(identity).encode())
     return identity
 
 

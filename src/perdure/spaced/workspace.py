@@ -8,14 +8,13 @@ and if it then turns out to be the base after all, nothing was staged for it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
+from perdure.spaced import durable
 from perdure.spaced.descent import Descent
 from perdure.spaced.engine import SCAN, Engine
 from perdure.spaced.errors import FencedError, ReplacedError
@@ -92,13 +91,8 @@ class Workspace:
                 self.save()
 
     def sync(self) -> None:
-        """Make the workspace's file system durable (syncfs); elsewhere than on Linux every file system."""
-        if sys.platform == "linux":
-            libc = ctypes.CDLL(None, use_errno=True)
-            if libc.syncfs(self.root_fd) != 0:
-                raise OSError(ctypes.get_errno(), "syncfs of %s failed" % self.root_path)
-        else:
-            os.sync()
+        """Make the workspace's file system durable."""
+        durable.sync_file_system(self.root_fd)
 
     def check_root(self) -> None:
         """Raises ReplacedError where the path leads elsewhere: people see another directory there than the one that was opened."""
