@@ -255,14 +255,18 @@ class Session:
         created = (await self.state()).session.created
         assert created is not None
         first, *fallbacks = self.home.checked(model, created.model_options, created.model)
-        body = r.SettingsChanged(model=first, fallbacks=tuple(fallbacks))
-        return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
+        return await self._set(r.SettingsChanged(model=first, fallbacks=tuple(fallbacks)))
 
     async def use_thinking(self, thinking: str) -> Receipt:
         """How much models are to think from the next turn on: `off`, `low`, `medium` or `high`. UsageError for another word."""
         check_options({"thinking": thinking})
-        body = r.SettingsChanged(thinking=thinking)
-        return await self.home.store.admit(self.id, Admission(uuid.uuid4().hex, Draft(body, "main"), busy=False))
+        return await self._set(r.SettingsChanged(thinking=thinking))
+
+    async def _set(self, body: r.SettingsChanged) -> Receipt:
+        """Where nothing is open it is there for the next driver, and no reason to have one."""
+        busy = (await self.row()).rest.busy
+        admission = Admission(uuid.uuid4().hex, Draft(body, "main"), needs_driver=busy, busy=False)
+        return await self.home.store.admit(self.id, admission)
 
     async def answer(self, wait: str, answer: str) -> Receipt:
         """A person's word on what the session waits for: `keep`, `restore`, `accept` or `abandon`. UsageError for another word."""
@@ -318,8 +322,11 @@ class Session:
         touched: a conflict. The log keeps everything, and the model is told with the next prompt. SessionBusyError while the session is at work.
         """
         done = await reverting.revert(self.home, self.id)
-        if done.record is not None:
-            await self.submit("[perdure] The person took back in the files what your last turn changed.", mode="note")
+        if done.paths or done.removed:
+            told = Text("[perdure] The person took back in the files what your last turn changed.")
+            id = _request_id(None)
+            body = r.SubmissionAdmitted(id, (told,), "note")
+            await self.home.store.admit(self.id, Admission(id, Draft(body, "main"), needs_driver=False, busy=False))
         return done
 
     # ---- driving -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from perdure.cli.recap import recap
 from perdure.history.prompts import Prompts
+from perdure.record import records as r
 from tests.stage import call, play, stage, turn
 
 
@@ -23,5 +24,20 @@ def test_what_a_prompts_subagent_and_what_the_prompt_did_before_it_go_together(t
             undone = await s.session.undo()
             assert undone.removed == ("mine", "theirs")
             assert sorted(path.name for path in s.root.iterdir()) == ["kept"]
+
+    play(story())
+
+
+def test_what_is_taken_back_already_is_told_once_and_leaves_nothing_to_drive(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, turn("", call("write", path="new", content="n\n")), "done", "heard") as s:
+            await s.run("write")
+            await s.session.use_thinking("low")
+            first, second = await s.session.undo(), await s.session.undo()
+            assert (first.removed, second.removed, second.paths) == (("new",), (), ())
+            assert not (await s.session.row()).needs_driver
+            await s.run("on")
+            notes = [body for body in await s.bodies(r.SubmissionPlaced) if body.as_mode == "note"]
+            assert (len(notes), (await s.session.state()).session.options["thinking"]) == (1, "low")
 
     play(story())

@@ -90,7 +90,7 @@ async def _undo(conversation: Conversation, words: list[str]) -> Next:
     done = await conversation.session.undo()
     for line in told(done):
         conversation.out.write(f"  {line}\n")
-    if done.record is None and not done.conflicts:
+    if not (done.paths or done.removed or done.conflicts):
         conversation.say("the last prompt changed nothing that is still there")
     return None
 
