@@ -220,6 +220,23 @@ def test_detached_work_is_attached_to_and_steered(desk: Desk, terminal: Callable
     assert stat.S_IMODE(log.stat().st_mode) == 0o600 and "Done." in log.read_text()
 
 
+def test_a_line_that_steers_after_the_driver_has_gone_is_told_to_wait(desk: Desk, terminal: Callable[..., Terminal]) -> None:
+    model = desk.script(turn("Going.", bash("until test -e go; do sleep 0.05; done")), "Done.", "That too.")
+    assert desk.perdure("run", "work", "--session", "s", "--model", model, "--detach").returncode == 0
+    seen = terminal("attach", "s")
+    at = seen.until("… bash")
+    os.kill(seen.process.pid, signal.SIGSTOP)
+    seen.say("and that")
+    (desk.project / "go").touch()
+    assert desk.perdure("wait", "s").stdout == "Done.\n"
+    assert until(lambda: desk.json("ls", "--json")[0]["status"] == "settled")
+    os.kill(seen.process.pid, signal.SIGCONT)
+    seen.until("waits for needs_driver", at)
+    assert seen.end() == 1
+    assert desk.perdure("resume", "s").returncode == 0
+    assert "That too." in desk.perdure("show", "s").stdout
+
+
 def test_a_chat_joins_what_another_process_drives(desk: Desk, terminal: Callable[..., Terminal]) -> None:
     model = desk.script(turn("Going.", bash("until test -e go; do sleep 0.05; done")), "Done.", "And you.")
     assert desk.perdure("run", "work", "--session", "s", "--model", model, "--detach").returncode == 0
