@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.config.lines import Path, lines
+from perdure.config.lines import Place, lines
 
 TEXT = '''\
 # first
@@ -47,7 +47,7 @@ name = "second"
 '''
 
 
-def places(value: Any, at: Path = ()) -> set[Path]:
+def places(value: Any, at: Place = ()) -> set[Place]:
     """Every path there is in a value that was read."""
     found = {at} if at else set()
     if isinstance(value, dict):

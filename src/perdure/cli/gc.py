@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import time
 from collections.abc import Callable
 
@@ -13,33 +12,22 @@ import click
 from perdure.api import Opened
 from perdure.cli.opening import opened
 from perdure.cli.sizes import shown_bytes
+from perdure.config.quantities import age_s, size_bytes
 from perdure.engine import collecting
 from perdure.engine.collecting import Collected, Old
 from perdure.record.errors import ConflictError, SessionBusyError, StaleEpochError
 
-_DECIMAL = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
-_BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 
+def _read(by: Callable[[str], float]) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """The option's value, which may not be given."""
 
-def _bytes(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """`500MB`, `5GiB`, `5G` (decimal, unless it says i)."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", value, re.IGNORECASE)
-    if found is None:
-        raise click.BadParameter(f"'{value}' is no size; write it as 500MB or 5GiB")
-    return int(float(found[1]) * (_BINARY if found[3] else _DECIMAL)[(found[2] or "").upper()])
+    def read(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+        try:
+            return None if value is None else by(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
 
-
-def _age_s(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """`30d`, `12h`."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w)", value)
-    if found is None:
-        raise click.BadParameter(f"'{value}' is no time; write it as 30d, 12h, 90min or 2w")
-    return float(found[1]) * _SECONDS[found[2]]
+    return read
 
 
 def _configured(key: str) -> Callable[[], str | None]:
@@ -59,14 +47,14 @@ def _configured(key: str) -> Callable[[], str | None]:
 @click.option(
     "--older-than",
     "older_s",
-    callback=_age_s,
+    callback=_read(age_s),
     default=_configured("retention.older_than"),
     metavar="AGE",
     help="First remove settled sessions unchanged for so long: 30d, 12h.",
 )
 @click.option(
     "--keep-bytes",
-    callback=_bytes,
+    callback=_read(size_bytes),
     default=_configured("retention.keep_bytes"),
     metavar="SIZE",
     help="First remove settled sessions, oldest first, until the rest fits: 500MB, 5GiB.",

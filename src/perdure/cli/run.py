@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -26,6 +26,8 @@ from perdure.engine import attaching
 from perdure.engine.home import DEFAULT_BUDGET
 from perdure.model.catalog import THINKING
 from perdure.record.errors import UsageError
+from perdure.space.launch import Custody
+from perdure.spaced.engine import CHOICES
 
 
 @click.command
@@ -65,12 +67,12 @@ from perdure.record.errors import UsageError
 )
 @click.option(
     "--custody",
-    type=click.Choice(("auto", "pidns", "unproven")),
+    type=click.Choice(get_args(Custody)),
     help="How the death of its processes is proven; by default auto.",
 )
 @click.option(
     "--capture",
-    type=click.Choice(("auto", "scan", "watch", "strict")),
+    type=click.Choice(CHOICES),
     help="How the directory is looked at after a call: by events (watch), in full (scan), or by events and in full before each changing call "
     "(strict); by default by events where they can be had.",
 )

@@ -16,8 +16,7 @@ from typing import Any
 from msgspec import Struct, ValidationError
 
 from perdure.config.keys import KEYS, TABLES, checked, written
-from perdure.config.lines import Path as Place
-from perdure.config.lines import lines
+from perdure.config.lines import Place, lines
 from perdure.program.permissions import VERDICTS, Rule, parse
 from perdure.record.errors import UsageError
 

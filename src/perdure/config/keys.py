@@ -5,11 +5,13 @@ A key may also say when a project's file that nobody trusts may set it: only whe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, convert
 
+from perdure.config.quantities import AGE, SIZE
 from perdure.engine.home import DEFAULT_BUDGET
 from perdure.engine.hosting import KINDS
 from perdure.model.catalog import THINKING
@@ -20,9 +22,6 @@ from perdure.spaced.engine import CHOICES
 
 Tightens = Callable[[Any, Any], bool]
 """Whether the first value leaves less room than the second, which holds without it."""
-
-AGE = r"^\d+(\.\d+)?\s*(s|min|h|d|w)$"
-SIZE = r"^\d+(\.\d+)?\s*([KMGTkmgt]i?)?[Bb]?$"
 
 Word = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1)]
@@ -91,7 +90,7 @@ KEYS = {
         Key("space", Literal[KINDS], _one_of(KINDS), "host", tightens=_sandbox),
         Key("network", bool, "true or false", False, tightens=_off),
         Key("bind", tuple[Word, ...], "a list of paths", ()),
-        Key("custody", Custody, _one_of(("auto", "pidns", "unproven")), "auto", tightens=_proven),
+        Key("custody", Custody, _one_of(get_args(Custody)), "auto", tightens=_proven),
         Key("capture", Literal[CHOICES], _one_of(CHOICES), "auto", tightens=_strict),
         Key("budget.turns", Count, "a whole number from 1", tightens=_fewer),
         Key("budget.tokens", Count, "a whole number from 1", tightens=_fewer),
@@ -129,8 +128,6 @@ def written(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            import json
-
             return json.dumps(value, ensure_ascii=False)
         case list() | tuple():
             return "[" + ", ".join(map(written, value)) + "]"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-Path = tuple[str | int, ...]
+Place = tuple[str | int, ...]
 
 _BLANK = re.compile(r"(?:[ \t\n]+|#[^\n]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -18,7 +18,7 @@ _LONG = re.compile(r'"""(?:[^\\]|\\.)*?"""(?:"{0,2})' + "|" + r"'''.*?'''(?:'{0,
 _SCALAR = re.compile(r"[^,\]}#\n]+")
 
 
-def lines(text: str) -> dict[Path, int]:
+def lines(text: str) -> dict[Place, int]:
     """Line numbers from 1, by path: `("budget", "turns")`, `("hooks", "before_call", 0, "command")`. `text` has no carriage returns."""
     scanner = _Scanner(text)
     scanner.document()
@@ -27,14 +27,14 @@ def lines(text: str) -> dict[Path, int]:
 
 class _Scanner:
     def __init__(self, text: str) -> None:
-        self.found: dict[Path, int] = {}
+        self.found: dict[Place, int] = {}
         self._text = text
         self._at = 0
         self._line, self._counted = 1, 0
-        self._tables: dict[Path, int] = {}
+        self._tables: dict[Place, int] = {}
 
     def document(self) -> None:
-        table: Path = ()
+        table: Place = ()
         while self._more():
             if not self._text.startswith("[", self._at):
                 self._pair(table)
@@ -51,12 +51,12 @@ class _Scanner:
         self._at = found.end()
         return self._at < len(self._text)
 
-    def _pair(self, table: Path) -> None:
+    def _pair(self, table: Place) -> None:
         path = self._key(table)
         self._at = self._text.index("=", self._at) + 1
         self._value(path)
 
-    def _key(self, table: Path, *, element: bool = False) -> Path:
+    def _key(self, table: Place, *, element: bool = False) -> Place:
         """A dotted key. Each of its parts gets a line; a part that is an array of tables means its newest element."""
         path = table
         while True:
@@ -82,7 +82,7 @@ class _Scanner:
                 return word if pattern is _BARE_KEY else str(tomllib.loads(f"key = {word}")["key"])
         raise AssertionError(f"no key at {self._at} of a text that was read")
 
-    def _value(self, path: Path) -> None:
+    def _value(self, path: Place) -> None:
         self._more()
         self._note(path)
         if self._text.startswith("[", self._at):
@@ -95,7 +95,7 @@ class _Scanner:
                     self._at = found.end()
                     return
 
-    def _items(self, closing: str, path: Path) -> None:
+    def _items(self, closing: str, path: Place) -> None:
         self._at += 1
         index = 0
         while self._more() and not self._text.startswith(closing, self._at):
@@ -108,7 +108,7 @@ class _Scanner:
             self._at += self._text.startswith(",", self._at)
         self._at += 1
 
-    def _note(self, path: Path) -> None:
+    def _note(self, path: Place) -> None:
         """The line where the path is named first."""
         if path not in self.found:
             self._line += self._text.count("\n", self._counted, self._at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 from msgspec.structs import replace
 
@@ -94,7 +94,7 @@ class Hosting:
             session,
             root=root,
             epoch=epoch,
-            custody=cast(Literal["auto", "pidns", "unproven"], created.custody),
+            custody=cast(Custody, created.custody),
             env=self.environ,
             own_workspace=created.copy,
             accepted=accepted,
