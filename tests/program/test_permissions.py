@@ -218,15 +218,6 @@ def test_what_nobody_can_tell_is_denied_where_the_rest_is() -> None:
     assert decide(rules, "bash", {"command": "$X"}).verdict == DENY
 
 
-def test_sources_add_up_and_the_stricter_default_holds() -> None:
-    user = parse({"allow": ["bash"], "default": "ask"})
-    project = parse({"deny": ["bash(rm *)"]})
-    both = user.merge(project)
-    assert both.default == ASK
-    assert decide(both, "bash", {"command": "rm x"}).verdict == DENY
-    assert decide(both, "bash", {"command": "ls"}).verdict == ALLOW
-
-
 @pytest.mark.parametrize(
     ("table", "said"),
     [

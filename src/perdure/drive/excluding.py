@@ -17,6 +17,7 @@ from perdure.record.parts import Digest
 from perdure.record.records import Draft
 from perdure.space.space import Read
 from perdure.spaced.exclude import FILE, kept
+from perdure.spaced.files import EMPTY
 
 READ_S = 10.0
 MAX_BYTES = 1 << 20
@@ -39,7 +40,7 @@ async def renew(journal: Journal, site: Site, emit: Emit) -> None:
     if result.truncated:
         emit(Notice(f"{FILE} has more than {MAX_BYTES} bytes and is not used; make it shorter"))
         return
-    empty = not result.ok or result.text == f"[{FILE} is empty]"
+    empty = not result.ok or result.text == EMPTY % FILE
     rules = () if empty else kept(result.text)
     if rules == journal.view.session.exclude:
         return

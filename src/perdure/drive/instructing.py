@@ -14,6 +14,7 @@ from perdure.program import skills
 from perdure.record import records as r
 from perdure.record.records import Draft
 from perdure.space.space import List
+from perdure.spaced.files import EMPTY
 
 NAME = "AGENTS.md"
 
@@ -61,7 +62,7 @@ class Instructing:
         if path not in self._found:
             key = f"{self._journal.view.session.log_id}:{path}:{self._journal.grant.epoch}"
             found = await self._site.read(path, key)
-            self._found[path] = found.text if found and found.text != f"[{path} is empty]" else ""
+            self._found[path] = found.text if found and found.text != EMPTY % path else ""
         return self._found[path]
 
 

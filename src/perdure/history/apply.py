@@ -6,6 +6,7 @@ now, ours what the directory has. What the session did not change is not looked 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -52,11 +53,16 @@ class Bases:
         return list(dict.fromkeys([self._first.tree, *(each.image.tree for each, _ in self._applied)]))
 
     def of(self, path: bytes) -> Digest:
-        text = printable(path.decode("utf-8", "surrogateescape"))
+        text = text_of(path)
         for each, conflicts in reversed(self._applied):
             if text not in conflicts and within(text, each.only):
                 return each.image.tree
         return self._first.tree
+
+
+def text_of(path: bytes) -> str:
+    """The path as records and people have it."""
+    return printable(os.fsdecode(path))
 
 
 def within(path: str, only: Sequence[str]) -> bool:
@@ -74,7 +80,7 @@ async def changes(bases: Bases, theirs: Image, source: ChunkSource, only: Sequen
                 continue
             if GIT in difference.path.split(b"/"):
                 committed = committed or _reference(difference)
-            elif within(printable(difference.path.decode("utf-8", "surrogateescape")), only):
+            elif within(text_of(difference.path), only):
                 found.append(Change(difference.path, difference.before, difference.after))
     return sorted(found, key=lambda change: change.path), committed
 

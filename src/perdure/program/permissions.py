@@ -59,11 +59,6 @@ class Rules(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     default: Verdict = "allow"
 
-    def merge(self, other: Rules) -> Rules:
-        """Both hold; of the defaults the stricter."""
-        default = min(self.default, other.default, key=VERDICTS.index)
-        return Rules((*self.rules, *other.rules), default)
-
     def told(self) -> tuple[str, ...]:
         """As a log remembers them; empty where nothing is configured."""
         if self == Rules():
@@ -273,10 +268,3 @@ def _glob(pattern: str) -> re.Pattern[str]:
             parts.append({"*": "[^/]*", "?": "[^/]"}.get(pattern[at]) or re.escape(pattern[at]))
             at += 1
     return re.compile("".join(parts) + "(?:/.*)?", re.DOTALL)
-
-
-def merged(all_rules: Iterable[Rules]) -> Rules:
-    found = Rules()
-    for rules in all_rules:
-        found = found.merge(rules)
-    return found

@@ -23,6 +23,9 @@ from perdure.spaced.texts import Binary, decode, replace
 from perdure.spaced.workspace import Workspace
 
 LARGEST_TEXT_BYTES = 64 << 20
+EMPTY = "[%s is empty]"
+"""What `read` says of a file without lines."""
+
 _READ = {"offset": 1, "limit": 2000, "max_bytes": 50 * 1024}
 _LIST = {"path": ".", "depth": 1, "limit": 2000}
 
@@ -63,7 +66,7 @@ def _read(workspace: Workspace, op: dict[str, Any]) -> dict[str, Any]:
     if lines[-1] == "":
         lines.pop()
     if not lines:
-        return {"ok": True, "text": "[%s is empty]" % op["path"], "seen": seen}
+        return {"ok": True, "text": EMPTY % op["path"], "seen": seen}
     first = op["offset"]
     if first > len(lines):
         raise OpError("%s has %d lines; there is no line %d" % (op["path"], len(lines), first))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from perdure.record.parts import Part, Text
 from perdure.state.changes import Changes
-from perdure.state.entries import Entry, Returned, Said
+from perdure.state.entries import Entry, Returned, Said, uncertain
 
 UNCERTAIN_KEPT = 50
 WORDS_CHARS = 4000
@@ -46,7 +46,7 @@ def _exact(uncertain: Sequence[Returned], changes: Changes) -> list[str]:
 
 
 def still_uncertain(earlier: tuple[Returned, ...], entries: Sequence[Entry]) -> tuple[Returned, ...]:
-    new = [e for e in entries if isinstance(e, Returned) and e.outcome in ("unknown", "interrupted")]
+    new = [entry for entry in entries if isinstance(entry, Returned) and uncertain(entry)]
     return (*earlier, *new)[-UNCERTAIN_KEPT:]
 
 
