@@ -165,6 +165,8 @@ def test_every_digest_in_the_vocabulary_is_marked_or_known_to_name_no_chunk() ->
         ("Applied", "target"),
         ("CallStarted", "exclude_digest"),
         ("CallFinished", "seen"),
+        ("ApprovalRequested", "digest"),
+        ("ApprovalAnswered", "digest"),
     }
     found = set()
     for name, kind in vars(r).items():
