@@ -73,3 +73,11 @@ def make(name: str) -> str:
 def untyped(a, b: int = 1):  # type: ignore[no-untyped-def]
     """No tool."""
     return a, b
+
+
+def scribble(path: str, size_bytes: int) -> str:
+    """Write random bytes to a file, and a line to one beside the directory."""
+    Path(path).write_bytes(os.urandom(size_bytes))
+    with open("../scribbled", "a") as file:
+        file.write("once\n")
+    return "scribbled"

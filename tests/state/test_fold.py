@@ -49,7 +49,7 @@ def test_records_survive_their_encoding() -> None:
 def test_the_simulated_logs_hold_every_kind_that_changes_a_state() -> None:
     kinds = {codec.kind_of(stored.body) for s in SIMULATIONS for stored in s.records}
     unused = {
-        "session_forked", "note_added", "redacted", "epoch_released", "recovery_answered", "compacted", "space_lost", "synced",
+        "session_forked", "note_added", "redacted", "epoch_released", "recovery_answered", "compacted", "space_lost", "synced", "applied",
     }  # fmt: skip
     assert kinds >= codec.KINDS - unused
 

@@ -25,7 +25,7 @@ from perdure.program.program import Calls
 from perdure.program.stopping import deadline_of
 from perdure.program.tools import Tool, ToolSet
 from perdure.record import records as r
-from perdure.record.errors import SpaceGoneError, StaleEpochError
+from perdure.record.errors import RootReplacedError, SpaceGoneError, StaleEpochError, StoreFullError
 from perdure.record.parts import printable
 from perdure.record.records import Draft
 from perdure.space.space import Capture, Edit, Exec, Expect, Op, OpResult, Status, Write
@@ -281,14 +281,14 @@ class Rounds:
         return await self._looked(call, replace(body, outcome=outcome or body.outcome))
 
     async def _looked(self, call: Call, body: r.CallFinished) -> r.CallFinished:
-        """With what it changed in the workspace. If the Space is gone by now, what it answered is a fact all the same."""
+        """With what it changed in the workspace. If that can't be looked at by now, what it answered is a fact all the same."""
         assert call.started is not None
         if call.started.base is None:
             return body
         try:
             capture = await self._site.space.capture(call.started.base)
             await self._site.take(capture.chunks)
-        except SpaceGoneError:
+        except (SpaceGoneError, StoreFullError, RootReplacedError):
             self._journal.fact(Draft(body, call.thread, call.seq))
             raise
         return _imaged(body, capture)

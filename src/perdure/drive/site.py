@@ -92,7 +92,8 @@ class Site:
         return Expect(bool(self.reaching), settled)
 
     async def found(self, capture: Capture, found_by: FoundBy, call: str | None = None) -> Image:
-        """The workspace's image as it was captured against the log's. Where it differs, that is somebody's work and becomes a fact."""
+        """The workspace's image as it was captured against the log's. Where it differs, that is somebody's work, or of calls that ended
+        without an image, and becomes a fact."""
         known = self._journal.view.workspace.image
         self.reaching = capture.reaching
         if known is not None and capture.image.same(known) and not capture.opaque_changed:
@@ -108,6 +109,7 @@ class Site:
                     found_by,
                     call=call,
                     opaque=tuple(map(printable, capture.opaque)),
+                    perhaps_by=self._journal.view.workspace.unimaged,
                 )
             )
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from perdure.history.line import Line, Style, listed, shorten
-from perdure.history.transcript import described, ended, recovered
+from perdure.history.transcript import changed_by, described, ended, recovered
 from perdure.record import records as r
 from perdure.record.parts import text_of
 from perdure.record.records import Stored
@@ -101,7 +101,7 @@ def _event(record: Stored, calls: dict[str, r.CallProposed], cut: set[int]) -> t
         case r.Recovered() as body:
             return "recovery", f"{_call(calls, body.call) if body.call else f'turn {body.turn}'}  {recovered(body)}"
         case r.WorkspaceChanged(found_by=found_by) as body if found_by != "open":
-            return "workspace", f"changed by others: {listed(body.paths, body.path_count)}"
+            return "workspace", f"changed {changed_by(body)}: {listed(body.paths, body.path_count)}"
         case r.ModelFailed() as body:
             return "failure", f"model: {body.failure}: {shorten(body.message, 100)}"
         case r.ModelResponded(parts=parts) if text := text_of(parts):

@@ -95,8 +95,8 @@ def _said(body: r.Body, calls: Mapping[str, r.CallProposed], output_lines: int) 
             yield from _finished(body, calls.get(body.call), output_lines)
         case r.CallDecided(verdict="deny"):
             yield "failure", f"{described(calls.get(body.call))}  denied by {body.by}: {shorten(body.reason, 200)}"
-        case r.ApprovalRequested(rule=rule):
-            yield "session", f"{described(calls.get(body.call))}  asks for approval (rule {shorten(rule, 80)})"
+        case r.ApprovalRequested():
+            yield from _asking(body, calls.get(body.call), output_lines)
         case r.ApprovalAnswered(verdict=verdict, always=always, by=by, reason=reason):
             word = "allowed" if verdict == "allow" else "denied"
             why = f": {shorten(reason, 200)}" if reason else ""
@@ -110,6 +110,35 @@ def _said(body: r.Body, calls: Mapping[str, r.CallProposed], output_lines: int) 
             yield "recovery", f"{subject}  {recovered(body)}"
         case _ if (teller := _TELLERS.get(type(body))) is not None:
             yield from teller(body)
+
+
+def _asking(body: r.ApprovalRequested, call: r.CallProposed | None, output_lines: int) -> Said:
+    """Nobody can decide about a change of a file without seeing it."""
+    if call and body.args is not None:
+        call = msgspec.structs.replace(call, args=body.args)
+    yield "session", f"{described(call)}  asks for approval (rule {shorten(body.rule, 80)})"
+    lines = [] if call is None or not output_lines else list(_proposed(call))
+    shown = max(output_lines, _PROPOSED_LINES)
+    yield from lines[:shown]
+    if len(lines) > shown:
+        yield "output", f"… {len(lines) - shown:,} lines more; `perdure show --full` has them"
+
+
+_PROPOSED_LINES = 20
+
+
+def _proposed(call: r.CallProposed) -> Said:
+    """What a file tool would take away and put there."""
+    changes: list[tuple[Any, Any]] = []
+    if call.tool == "write":
+        changes = [("", call.args.get("content", ""))]
+    elif call.tool == "edit" and isinstance(edits := call.args.get("edits"), list):
+        changes = [(edit.get("old_text", ""), edit.get("new_text", "")) for edit in edits if isinstance(edit, dict)]
+    for old, new in changes:
+        for line in str(old).splitlines():
+            yield "minus", f"    - {_cut(line)}"
+        for line in str(new).splitlines():
+            yield "plus", f"    + {_cut(line)}"
 
 
 def _finished(body: r.CallFinished, call: r.CallProposed | None, output_lines: int) -> Said:
@@ -161,10 +190,20 @@ def _released(body: r.EpochReleased) -> Said:
 
 
 def _settings(body: r.SettingsChanged) -> Said:
-    changed = {k: v for k, v in msgspec.to_builtins(body).items() if k not in ("kind", "instructions", "skills")}
-    if not changed:
-        return
-    yield "session", f"settings changed: {shorten(_json(changed), 200)}"
+    """What a person allowed for good was told with the answer, and instructions and skills are the model's to read."""
+    if body.model:
+        yield "session", f"the model is {shorten(body.model, 80)}{''.join(f', then {shorten(name, 80)}' for name in body.fallbacks)}"
+    if body.thinking:
+        yield "session", f"thinking is {body.thinking}"
+    if body.rules is not None:
+        yield "session", f"permissions: {listed(body.rules) if body.rules else 'none'}"
+    if body.exclude is not None:
+        yield "session", f"left out of the images: {listed(body.exclude) if body.exclude else 'nothing'}"
+    if body.doubted:
+        yield "session", f"said to read only, and changed files: {listed(body.doubted)}"
+    for budget, whose in ((body.turn_budget, "a prompt"), (body.session_budget, "the session")):
+        if budget is not None:
+            yield "session", f"the budget of {whose} is {_json(budget)}"
 
 
 def _note(body: r.NoteAdded) -> Said:

@@ -423,12 +423,15 @@ class Recovered(_Body, frozen=True, tag="recovered"):
 
 
 class WorkspaceChanged(_Body, frozen=True, tag="workspace_changed"):
+    """`perhaps_by` are the calls that had ended without an image of what they left, so that any of this may be theirs."""
+
     image: Image
     paths: tuple[str, ...] = ()
     path_count: int = 0
     found_by: FoundBy = "before_call"
     call: str | None = None
     opaque: tuple[str, ...] = ()
+    perhaps_by: tuple[str, ...] = ()
 
 
 class SpaceOpened(_Body, frozen=True, tag="space_opened"):

@@ -24,7 +24,7 @@ from perdure.space import death, neighbour, supervisor
 from perdure.space import sandbox as box
 from perdure.space.client import HostSpace
 from perdure.space.environment import command_environment
-from perdure.space.lane import Lanes
+from perdure.space.lane import Lanes, naming_full_disks
 from perdure.space.launch import START_S, Custody, RootHeldError, bubblewrap, choose, launch
 from perdure.space.sandbox import Sandbox
 from perdure.space.supervisor import Supervisor
@@ -96,8 +96,27 @@ class HostSpaces:
 
         `accepted` is a person's word that a last life which can't be seen from here is over; without it that is a SurvivorsError. Raises
         StaleEpochError below its floor, SpaceGoneError if no supervisor comes up, RootRefusedError if another session's supervisor needs the
-        root, UsageError if `pidns` can't be had, or the sandbox as it is asked for.
+        root, UsageError if `pidns` can't be had, or the sandbox as it is asked for, StoreFullError.
         """
+        with naming_full_disks():
+            return await self._open(
+                session, root, epoch, custody, env, exclude, sandbox, capture, own_workspace=own_workspace, accepted=accepted
+            )
+
+    async def _open(
+        self,
+        session: str,
+        root: Path,
+        epoch: int,
+        custody: Custody,
+        env: Mapping[str, str] | None,
+        exclude: Sequence[str],
+        sandbox: Sandbox | None,
+        capture: str,
+        *,
+        own_workspace: bool,
+        accepted: bool,
+    ) -> Opened:
         folder = self.folder(session)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         environment = command_environment(os.environ if env is None else env)

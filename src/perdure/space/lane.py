@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from perdure.record.parts import Digest
 from perdure.space.frames import Frame, Frames
 from perdure.space.space import ChunkSource
 from perdure.spaced import wire
-from perdure.spaced.errors import ProtocolError
+from perdure.spaced.errors import FULL, ProtocolError
 
 IDLE_LANES = 4
 
@@ -175,13 +175,28 @@ class Lanes:
             self._idle.pop().close()
 
 
+@contextmanager
+def naming_full_disks() -> Iterator[None]:
+    """What finds no room for a file raises StoreFullError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise no_room(str(error)) from error
+
+
+def no_room(message: str) -> StoreFullError:
+    return StoreFullError(f"a disk that the Space needs is full: {message}; make room and go on")
+
+
 def _error(header: Mapping[str, Any]) -> Exception:
     message = header.get("message", "")
     match header["error"]:
         case "stale":
             return StaleEpochError(message)
         case "full":
-            return StoreFullError(f"a disk that the Space needs is full: {message}; make room and go on")
+            return no_room(message)
         case "replaced":
             return RootReplacedError(message)
         case "protocol":

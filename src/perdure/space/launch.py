@@ -22,6 +22,7 @@ from typing import Any, Literal
 from perdure import spaced
 from perdure.record.errors import SpaceGoneError, StaleEpochError, UsageError
 from perdure.space import sandbox as box
+from perdure.space.lane import no_room
 from perdure.space.sandbox import Sandbox
 
 Custody = Literal["auto", "pidns", "unproven"]
@@ -80,7 +81,7 @@ async def launch(
     environment: Mapping[str, str],
     sandbox: Sandbox | None = None,
 ) -> dict[str, Any]:
-    """What the new supervisor says of itself. SpaceGoneError if it does not come up, or another one lives there."""
+    """What the new supervisor says of itself. SpaceGoneError if it does not come up, or another one lives there; StoreFullError."""
     ready, ready_end = os.pipe()
     arguments = ["--ready-fd", str(ready_end), *arguments]
     if sandbox is not None:
@@ -106,6 +107,8 @@ async def launch(
     answer: dict[str, Any] = json.loads(line)
     if answer.get("error") == "stale":
         raise StaleEpochError(answer["message"])
+    if answer.get("error") == "full":
+        raise no_room(answer["message"])
     if answer.get("what") == "workspace":
         raise RootHeldError(answer["message"])
     if "error" in answer:

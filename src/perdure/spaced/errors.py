@@ -1,5 +1,17 @@
 """What an operation inside the supervisor can end with."""
 
+import contextlib
+import errno
+import traceback
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def note_trace() -> None:
+    """The error that is being handled, in the supervisor's own log; where that has no room for it, nowhere."""
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
+
 
 class OpError(Exception):
     """The tool's own failure: no such file, a text that is not unique. Its message is shown to the model."""

@@ -37,7 +37,8 @@ def coarse_ns() -> int:
 class Entry:
     """One operation. `cause` is None while it is open; `instance` is the life of the supervisor that began it.
 
-    `doubt` is the command of one whose processes might outlive its supervisor; `group` is their process group, 0 before it is known.
+    `doubt` is the command of one whose processes might outlive its supervisor; `group` is their process group, 0 before it is known. `stuck` is
+    why an operation that is over has no outcome yet.
     """
 
     def __init__(self, begun: dict[str, Any]) -> None:
@@ -57,6 +58,7 @@ class Entry:
         self.capture: dict[str, Any] | None = None
         self.reported = 0
         self.settled = False
+        self.stuck: OSError | None = None
 
     def begun(self) -> dict[str, Any]:
         """The line that makes this entry again."""
@@ -141,6 +143,12 @@ class Ledger:
             step("entry ended")
             self.changed.notify_all()
 
+    def stick(self, entry: Entry, error: OSError) -> None:
+        """It is over, and its outcome finds no room."""
+        with self._lock:
+            entry.stuck = error
+            self.changed.notify_all()
+
     def assign(self, entries: Iterable[Entry], epoch: int) -> None:
         """The operations belong to this epoch from now on; to `FENCED` to be broken off whatever the floor is."""
         with self._lock:
@@ -215,9 +223,9 @@ class Ledger:
         try:
             while data:
                 data = data[os.write(self._fd, data) :]
-        except OSError:
+        except OSError as error:
             os.ftruncate(self._fd, size)
-            raise
+            raise OSError(error.errno, error.strerror, self._path) from error
         self.position += 1
         return self.position
 

@@ -5,7 +5,7 @@
     spaced --scan ROOT STATE [--base JSON] [--own]               print one capture, change nothing; what equals the base is copied nowhere
 
 The main thread accepts, reaps and ticks; it never waits for anything else. Signals arrive through a wake-up descriptor, so nothing is
-masked that a command could inherit. Exit codes: 0 idle or asked to, 3 another one holds the folder or the root, 4 an epoch below the floor.
+masked that a command could inherit. Exit codes: 0 idle or asked to, 3 another one holds the folder or the root, 4 an epoch below the floor, 5 a full disk.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 from perdure.spaced import confine, selftest, state, wire
 from perdure.spaced.custody import Custody
 from perdure.spaced.engine import AUTO
+from perdure.spaced.errors import FULL
 from perdure.spaced.fence import Gate
 from perdure.spaced.keeper import rename
 from perdure.spaced.ledger import Ledger
@@ -36,6 +37,7 @@ from perdure.spaced.workspace import Workspace, mounts_below
 
 HELD = 3
 STALE = 4
+NO_ROOM = 5
 IDLE_S = 60.0
 TICK_S = 1.0
 
@@ -65,7 +67,12 @@ def main(arguments: list[str]) -> int:
     if options["epoch"] < supervisor.gate.floor:
         message = "epoch %d is below the floor %d" % (options["epoch"], supervisor.gate.floor)
         return _ready(options["ready"], {"error": "stale", "message": message}, STALE)
-    supervisor.open(options["epoch"])
+    try:
+        supervisor.open(options["epoch"])
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return _ready(options["ready"], {"error": "full", "message": str(error)}, NO_ROOM)
     _ready(options["ready"], supervisor.identity, 0)
     return supervisor.run(options["idle_s"])
 

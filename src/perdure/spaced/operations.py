@@ -15,13 +15,12 @@ import os
 import sys
 import threading
 import time
-import traceback
 from typing import Any, Callable, Generator, Iterator, Mapping
 
 from perdure.spaced import files, output, processes, survivors
 from perdure.spaced.commands import Command, shell
 from perdure.spaced.custody import Custody
-from perdure.spaced.errors import FencedError, OpError, ProtocolError
+from perdure.spaced.errors import FencedError, OpError, ProtocolError, note_trace
 from perdure.spaced.fence import Gate
 from perdure.spaced.ledger import FENCED, Entry, Ledger
 from perdure.spaced.processes import Row
@@ -114,13 +113,16 @@ class Operations:
         return [], self.kill_all()
 
     def kill_all(self) -> int:
-        """Every process of the Space dies and every running operation ends `fenced`; returns when all have."""
+        """Every process of the Space dies and every running operation ends `fenced`; returns when all have. OSError where one finds no room for that."""
         self.ledger.assign(self.ledger.running(), FENCED)
         with self.custody.reaping:
             pass
         killed = self.custody.kill_all()
         with self.ledger.changed:
-            self.ledger.changed.wait_for(lambda: not self._open())
+            while left := self._open():
+                if left[0].stuck is not None:
+                    raise left[0].stuck
+                self.ledger.changed.wait()
         return killed
 
     def shut_down(self) -> None:
@@ -224,17 +226,20 @@ class Operations:
         except FencedError:
             cause, result, capture = self._broken_off, {"ok": False}, None
         except Exception as error:  # An entry that stays open would hold its driver for ever.
-            traceback.print_exc()
+            note_trace()
             cause, result = "self", {"ok": False, "text": "the supervisor failed: %s: %s" % (type(error).__name__, error)}
-        self._end(entry, cause, result, capture)
+        yield from self._end(entry, cause, result, capture)
 
-    def _end(self, entry: Entry, cause: str, result: dict[str, Any], capture: dict[str, Any] | None) -> None:
-        """With a full disk the operation goes on running until its outcome has room."""
+    def _end(self, entry: Entry, cause: str, result: dict[str, Any], capture: dict[str, Any] | None) -> Iterator[None]:
+        """With a full disk the operation goes on running until its outcome has room; whoever waits for it is told why."""
         while True:
             try:
-                return self.ledger.end(entry, cause, result, capture)
-            except OSError:
-                traceback.print_exc()
+                self.ledger.end(entry, cause, result, capture)
+                return
+            except OSError as error:
+                note_trace()
+                self.ledger.stick(entry, error)
+                yield  # it may be whoever asked for it that is here
                 time.sleep(FULL_PAUSE_S)
 
     def _effect(
@@ -304,6 +309,9 @@ class Operations:
             text += notes[cause] + "\n"
         elif command.exit_code is None:
             text += "[it killed its keeper, and every process of it was killed]\n"
+        if not os.fstatvfs(fd).f_bavail:
+            text = text if not text or text.endswith("\n") else text + "\n"
+            text += "[the disk that this is kept on is full: what was printed may be cut short]\n"
         succeeded = (0, 1) if op["type"] == "search" else (0,)
         result = {"ok": op["background"] or (cause == "self" and command.exit_code in succeeded), "text": text}
         result["output_bytes"] = os.fstat(fd).st_size
@@ -315,16 +323,16 @@ class Operations:
     def _capture(
         self, result: dict[str, Any], base: dict[str, Any] | None, cancelled: Callable[[], bool]
     ) -> dict[str, Any] | None:
-        """What fails here (a full disk) must not take the outcome with it: a driver that finds no capture asks for one."""
+        """What fails here (a full disk) must not take the outcome with it: the next look finds what the operation changed."""
         try:
             return self.capture(base, cancelled)
         except (OSError, ValueError) as error:
-            traceback.print_exc()
+            note_trace()
             result["text"] = result.get("text", "") + "[the workspace could not be captured: %s]\n" % error
             return None
 
-    def _open(self) -> bool:
-        return any(entry.epoch < self.gate.floor for entry in self.ledger.open_locked())
+    def _open(self) -> list[Entry]:
+        return [entry for entry in self.ledger.open_locked() if entry.epoch < self.gate.floor]
 
 
 def call_of(key: str) -> str:

@@ -6,17 +6,15 @@ not stale. A request whose epoch falls below the floor while it is served ends a
 
 from __future__ import annotations
 
-import errno
 import functools
 import math
 import os
 import time
-import traceback
 from typing import Any, Callable, Iterable, Optional
 
 from perdure.spaced import plan, restore, wire
 from perdure.spaced.custody import Custody
-from perdure.spaced.errors import FencedError, ProtocolError, ReplacedError, StaleError
+from perdure.spaced.errors import FULL, FencedError, ProtocolError, ReplacedError, StaleError, note_trace
 from perdure.spaced.fence import Gate
 from perdure.spaced.ledger import Entry, Ledger
 from perdure.spaced.operations import Operations
@@ -88,8 +86,8 @@ class Requests:
         except ConnectionError:
             raise
         except Exception as error:  # Whatever it was, the client must hear of it; the trace is in the supervisor's own log.
-            traceback.print_exc()
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            note_trace()
+            if isinstance(error, OSError) and error.errno in FULL:
                 return {"error": "full", "message": str(error)}
             return {"error": "failed", "message": "%s: %s" % (type(error).__name__, error)}
 
@@ -226,10 +224,12 @@ class Requests:
         return entry
 
     def _ended(self, entry: Entry, epoch: int, wait_s: float | None = None) -> dict[str, Any]:
-        """Its status when it has ended, or after so many seconds."""
+        """Its status when it has ended, or after so many seconds. OSError where it is over and that finds no room in the ledger."""
         deadline = math.inf if wait_s is None else time.monotonic() + wait_s
         with self._ledger.changed:
             while entry.cause is None and entry.instance == self._ledger.instance:
+                if entry.stuck is not None:
+                    raise entry.stuck
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     break

@@ -12,10 +12,10 @@ import json
 import os
 import socket
 import stat
-import traceback
 from typing import Any, Callable, Iterator
 
 from perdure.spaced import confine
+from perdure.spaced.errors import note_trace
 
 NAMESPACES = ("user", "pid", "net", "ipc", "mnt")
 _ADDRESSES = ((socket.AF_INET, ("192.0.2.1", 9)), (socket.AF_INET6, ("2001:db8::1", 9)))
@@ -36,7 +36,7 @@ def run(sandbox: dict[str, Any]) -> dict[str, bool]:
             confine.enter()
             os.write(writing, json.dumps(_results(sandbox)).encode())
         except BaseException:
-            traceback.print_exc()
+            note_trace()
         finally:
             os._exit(0)
     os.close(writing)
@@ -54,7 +54,7 @@ def _passed(test: Callable[[dict[str, Any]], bool], sandbox: dict[str, Any]) -> 
     try:
         return test(sandbox)
     except Exception:
-        traceback.print_exc()
+        note_trace()
         return False
 
 

@@ -15,11 +15,11 @@ import errno
 import os
 import select
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 from perdure.spaced import inotify
+from perdure.spaced.errors import note_trace
 from perdure.spaced.inotify import Event, Inotify
 from perdure.spaced.paths import DIRECTORY_FLAGS
 from perdure.spaced.temporary import is_temporary
@@ -202,7 +202,7 @@ class Watch:
             for event in events:
                 self._apply(event)
         except Exception as error:  # A watch that ended without a word would miss everything from then on.
-            traceback.print_exc()
+            note_trace()
             self.broken = "%s: %s" % (type(error).__name__, error)
             self.close()
             return False

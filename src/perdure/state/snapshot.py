@@ -10,7 +10,7 @@ from perdure.state.entries import Entry
 from perdure.state.state import State
 from perdure.state.trail import Trail
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 """Raised whenever a reducer or a state's shape changes its meaning."""
 
 

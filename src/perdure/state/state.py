@@ -38,7 +38,7 @@ def fold(state: State, stored: r.Stored) -> State:
         submissions.reduce(state.submissions, stored),
         threads.reduce(state.threads, stored, state.calls, state.submissions, state.changes),
         calls.reduce(state.calls, stored),
-        workspace.reduce(state.workspace, stored),
+        workspace.reduce(state.workspace, stored, state.calls),
         usage.reduce(state.usage, stored, state.calls, lambda: lineage(state, stored.thread or "main")),
         uncertain.reduce(state.uncertain, stored, state.calls),
         changes.reduce(state.changes, stored),

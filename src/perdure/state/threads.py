@@ -120,8 +120,8 @@ def reduce(threads: Threads, stored: r.Stored, calls: Calls, inputs: Submissions
             return {**threads, body.name: replace(threads.get(body.name, new), opened=True, parent=body.parent, call=body.call)}
         case r.SubmissionAdmitted():
             return threads if name in threads else {**threads, name: thread}
-        case r.WorkspaceChanged(found_by=by, paths=paths, path_count=count) if by != "open" and count:
-            note = Said((Text(_changed_note(paths, count)),), note=True)
+        case r.WorkspaceChanged(found_by=by, path_count=count) as body if by != "open" and count:
+            note = Said((Text(_changed_note(body)),), note=True)
             return {key: _note(t, note) for key, t in threads.items()}
         case r.SpaceOpened(scratch_gone=True):
             return {key: _note(t, Said((Text(SCRATCH_GONE),), note=True)) for key, t in threads.items()}
@@ -244,13 +244,15 @@ def _note(thread: Thread, note: Said) -> Thread:
     return replace(thread, waiting_notes=(*thread.waiting_notes, note))
 
 
-def _changed_note(paths: tuple[str, ...], count: int) -> str:
-    shown = "\n".join(f"  {p}" for p in paths[:50])
-    more = f"\n  … and {count - 50} more" if count > 50 else ""
-    return (
-        "[perdure] These paths in the workspace were changed by someone else, not by your calls. "
-        f"Read them again before you rely on them:\n{shown}{more}"
+def _changed_note(body: r.WorkspaceChanged) -> str:
+    shown = "\n".join(f"  {p}" for p in body.paths[:50])
+    more = f"\n  … and {body.path_count - 50} more" if body.path_count > 50 else ""
+    who = (
+        f"by {', '.join(body.perhaps_by[:10])}, at whose end they could not be captured, or by someone else"
+        if body.perhaps_by
+        else "by someone else, not by your calls"
     )
+    return f"[perdure] These paths in the workspace were changed {who}. Read them again before you rely on them:\n{shown}{more}"
 
 
 def _instructions_note(path: str, text: str) -> str:

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.record import records as r
+from perdure.state.calls import Call, Calls
 
 
 class Workspace(Struct, frozen=True):
@@ -13,7 +14,8 @@ class Workspace(Struct, frozen=True):
 
     `image_boot` is the boot in which the newest image was captured; `deaths` are the wall clocks (ns) at which supervisors were seen to
     die, by `life`. `left` are background processes.
-    `used`: something that may change files was started in this life of the Space.
+    `used`: something that may change files was started in this life of the Space. `unimaged` are the calls that may have changed files and ended
+    since the newest image, without one of their own.
     """
 
     image: r.Image | None = None
@@ -28,9 +30,11 @@ class Workspace(Struct, frozen=True):
     left: tuple[r.Process, ...] = ()
     opaque: tuple[str, ...] = ()
     used: bool = False
+    unimaged: tuple[str, ...] = ()
 
 
-def reduce(workspace: Workspace, stored: r.Stored) -> Workspace:
+def reduce(workspace: Workspace, stored: r.Stored, calls: Calls = {}) -> Workspace:  # noqa: B006
+    """`calls` are as before this record."""
     match stored.body:
         case r.SpaceOpened(incarnation=incarnation) as body:
             same = workspace.space is not None and workspace.space.incarnation == incarnation
@@ -52,21 +56,23 @@ def reduce(workspace: Workspace, stored: r.Stored) -> Workspace:
             used = workspace.used or (ledgered and effect != "none")
             return replace(workspace, position=max(position, workspace.position), used=used)
         case r.CallFinished() as body:
-            return _finished(workspace, stored.seq, body)
+            return _finished(workspace, stored.seq, body, calls.get(body.call))
         case _:
             return workspace
 
 
-def _finished(workspace: Workspace, seq: r.Seq, body: r.CallFinished) -> Workspace:
+def _finished(workspace: Workspace, seq: r.Seq, body: r.CallFinished, call: Call | None) -> Workspace:
     position = max(body.position, workspace.position)
     if body.image is None:
-        return replace(workspace, position=position)
+        acted = call is not None and call.started is not None and call.started.base is not None and call.place != "thread"
+        unimaged = (*workspace.unimaged, body.call) if acted else workspace.unimaged
+        return replace(workspace, position=position, unimaged=unimaged)
     return replace(_imaged(workspace, body.image, seq), position=position, left=body.left, opaque=body.opaque)
 
 
 def _imaged(workspace: Workspace, image: r.Image, seq: r.Seq) -> Workspace:
     boot = workspace.space.incarnation.boot_id if workspace.space else ""
-    return replace(workspace, image=image, image_seq=seq, image_boot=boot)
+    return replace(workspace, image=image, image_seq=seq, image_boot=boot, unimaged=())
 
 
 def life(incarnation: r.Incarnation, instance: int) -> str:
