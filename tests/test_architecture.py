@@ -74,3 +74,15 @@ def test_nothing_knows_the_machine_it_was_written_on() -> None:
         if entry and path.is_file() and path != Path(__file__) and (found := homes.search(path.read_bytes())):
             guilty.append(f"{entry.decode()}: {found.group().decode()}")
     assert not guilty
+
+
+def test_the_map_names_every_module_and_no_other() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text().partition("## Map")[2]
+    for line in text.splitlines():
+        found = re.match(r"\| (?:`api`, )?`(\w+)/` \| (.*)", line)
+        if found is None or found[1] == "demo":
+            continue
+        there = {path.stem for path in (SOURCE / found[1]).glob("*.py")} - {"__init__", "__main__"}
+        named = set(re.findall(r"`(\w+)`", found[2]))
+        assert named <= there, f"{found[1]}/ has no {named - there}"
+        assert found[1] == "cli" or named == there, f"the map does not say what {there - named} of {found[1]}/ are for"
