@@ -97,3 +97,24 @@ def test_a_chat_puts_the_question_and_goes_on(desk: Desk) -> None:
     finally:
         terminal.close()
     assert (desk.project / "made").exists()
+
+
+def test_an_answer_from_elsewhere_counts_and_a_no_may_have_a_reason(desk: Desk) -> None:
+    configured(desk)
+    model = desk.script(turn("", bash("touch made"), bash("touch other")), turn("All done.", expect="not this one"))
+    terminal = Terminal(desk, "chat", "--model", model)
+    try:
+        terminal.until("session ")
+        terminal.quiet()
+        terminal.say("go")
+        at = terminal.until("allow it?")
+        [row] = [json.loads(line) for line in desk.perdure("ls", "--json").stdout.splitlines()]
+        assert desk.perdure("deny", row["session"], "main.1.0").returncode == 0
+        terminal.say("y")
+        at = terminal.until("answered already", after=at)
+        at = terminal.until("allow it?", after=at)
+        terminal.say("no not this one")
+        terminal.until("All done.", after=at)
+    finally:
+        terminal.close()
+    assert not (desk.project / "made").exists() and not (desk.project / "other").exists()

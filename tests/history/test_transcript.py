@@ -243,3 +243,31 @@ def test_the_tally_counts_what_ran_twice() -> None:
     assert (total.drivers, total.calls, total.undone, total.twice, total.settled) == (2, 2, 1, 0, True)
     again = log(started("c", 1), r.Recovered("undo_start", "x", call="c"), started("c", 2), r.Recovered("adopt", "y", call="d"))
     assert (tally(again).twice, tally(again).adopted, tally(again).settled) == (1, 1, False)
+
+
+def test_a_question_about_a_file_shows_what_would_be_written() -> None:
+    edits = [{"old_text": "one", "new_text": "1\n2"}, "no edit"]
+    write, edit = (
+        r.CallProposed("c", "write", {"path": "a", "content": "\x1b[2Jx\n" * 30}),
+        r.CallProposed("d", "edit", {"path": "b", "edits": edits}),
+    )
+    records = log(write, edit, r.ApprovalRequested("c", "f" * 64, "default"), r.ApprovalRequested("d", "f" * 64, "ask edit"))
+    lines = texts(transcript(records))
+    assert lines[:2] == ["write  a (180 characters)  asks for approval (rule default)", "    + \\x1b[2Jx"]
+    assert lines[21:] == [
+        "… 10 lines more; `perdure show --full` has them",
+        "edit   b (2 places)  asks for approval (rule ask edit)",
+        *("    - one", "    + 1", "    + 2"),
+    ]
+    assert len(texts(transcript(records, output_lines=99))) == 35
+    assert len(texts(transcript(records, output_lines=0))) == 2
+
+
+def test_settings_are_told_in_words() -> None:
+    changed = r.SettingsChanged(model="a:x", fallbacks=("b:y",), thinking="low", rules=("deny write", "default ask"), exclude=())
+    assert texts(transcript(log(changed, r.SettingsChanged(instructions="x", approved=())))) == [
+        "the model is a:x, then b:y",
+        "thinking is low",
+        "permissions: deny write, default ask",
+        "left out of the images: nothing",
+    ]

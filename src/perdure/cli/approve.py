@@ -81,18 +81,28 @@ def at_terminal() -> bool:
 
 
 async def asked(session: Session) -> bool:
-    """Put the session's questions to the one at the terminal. False where they stay open: Ctrl-C, the end of input, or an answer that is none."""
-    for question in await session.questions():
+    """Put the session's questions to the one at the terminal. False where they stay open: Ctrl-C, the end of input, or an answer that is none.
+
+    Meanwhile somebody may have answered elsewhere; that answer counts, and the next question is put.
+    """
+    while open_ones := await session.questions():
+        question = open_ones[0]
         print(f"perdure: {question.call} wants to run {plain(question.text)}", file=sys.stderr)
-        match _line("    allow it? [y]es, [n]o, [a]lways; Ctrl-C leaves it open: "):
-            case "y" | "yes":
-                await session.approve(question.call, digest=question.digest)
-            case "a" | "always":
-                await session.approve(question.call, always=True, digest=question.digest)
-            case "n" | "no":
-                await session.deny(question.call, digest=question.digest)
-            case _:
-                return False
+        word, _, reason = (_line("    allow it? [y]es, [n]o or no REASON, [a]lways; Ctrl-C leaves it open: ") or "").partition(
+            " "
+        )
+        try:
+            match word.lower():
+                case "y" | "yes":
+                    await session.approve(question.call, digest=question.digest)
+                case "a" | "always":
+                    await session.approve(question.call, always=True, digest=question.digest)
+                case "n" | "no":
+                    await session.deny(question.call, reason=reason.strip(), digest=question.digest)
+                case _:
+                    return not await session.questions()
+        except UsageError as error:
+            print(f"perdure: {error}", file=sys.stderr)
     return True
 
 
@@ -102,7 +112,7 @@ def _line(prompt: str) -> str | None:
     try:
         sys.stderr.write(prompt)
         sys.stderr.flush()
-        return sys.stdin.readline().strip().lower() or None
+        return sys.stdin.readline().strip() or None
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return None

@@ -192,7 +192,10 @@ def _released(body: r.EpochReleased) -> Said:
 def _settings(body: r.SettingsChanged) -> Said:
     """What a person allowed for good was told with the answer, and instructions and skills are the model's to read."""
     if body.model:
-        yield "session", f"the model is {shorten(body.model, 80)}{''.join(f', then {shorten(name, 80)}' for name in body.fallbacks)}"
+        yield (
+            "session",
+            f"the model is {shorten(body.model, 80)}{''.join(f', then {shorten(name, 80)}' for name in body.fallbacks)}",
+        )
     if body.thinking:
         yield "session", f"thinking is {body.thinking}"
     if body.rules is not None:
@@ -264,14 +267,9 @@ def _compacted(body: r.Compacted) -> Said:
     yield "session", f"what came before record {body.cut} is summed up from here on: {shorten(body.summary, 300)}"
 
 
-def changed_by(body: r.WorkspaceChanged) -> str:
-    """In words."""
-    return f"by {', '.join(body.perhaps_by[:10])} or by others" if body.perhaps_by else "by others"
-
-
 def _changed(body: r.WorkspaceChanged) -> Said:
     if body.found_by != "open":
-        yield "workspace", f"changed {changed_by(body)}: {listed(body.paths, body.path_count)}"
+        yield "workspace", f"changed by others: {listed(body.paths, body.path_count)}"
 
 
 def _opened(body: r.SpaceOpened) -> Said:
