@@ -267,9 +267,14 @@ def _compacted(body: r.Compacted) -> Said:
     yield "session", f"what came before record {body.cut} is summed up from here on: {shorten(body.summary, 300)}"
 
 
+def changed_by(body: r.WorkspaceChanged) -> str:
+    """In words."""
+    return f"by {', '.join(body.perhaps_by[:10])} or by others" if body.perhaps_by else "by others"
+
+
 def _changed(body: r.WorkspaceChanged) -> Said:
     if body.found_by != "open":
-        yield "workspace", f"changed by others: {listed(body.paths, body.path_count)}"
+        yield "workspace", f"changed {changed_by(body)}: {listed(body.paths, body.path_count)}"
 
 
 def _opened(body: r.SpaceOpened) -> Said:
