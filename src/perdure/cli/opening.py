@@ -5,7 +5,9 @@ The API is imported when it is needed: a list of the sessions needs the log alon
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import os
 import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from perdure.engine.places import home_path
 from perdure.record.errors import UsageError
@@ -33,10 +36,18 @@ def session_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("session", required=False, shell_complete=_sessions)(DIRECTORY(command))
 
 
-def _sessions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    from perdure.cli.completion import sessions
+def _sessions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For a shell that completes: the home's sessions that begin so, with what each is doing. None where there is no home yet."""
+    home = context.find_root().params.get("home")
+    if home is not None:
+        os.environ["PERDURE_HOME"] = str(Path(home).expanduser().absolute())
+    return asyncio.run(_named(incomplete)) if (home_path() / "log.db").exists() else []
 
-    return list(sessions(context, parameter, incomplete))
+
+async def _named(incomplete: str) -> list[CompletionItem]:
+    async with await opened_store() as store:
+        rows = sorted(await store.rows(), key=lambda row: row.changed_at, reverse=True)
+    return [CompletionItem(row.session, help=row.rest.status) for row in rows if row.session.startswith(incomplete)]
 
 
 def prompt_text(given: str) -> str:

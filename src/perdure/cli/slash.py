@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from perdure.cli.conversation import Conversation, Leave, Next
 from perdure.cli.differing import shown_diff
 from perdure.cli.status import status_of
 from perdure.history.line import plain
@@ -22,14 +23,6 @@ from perdure.record.records import Seq
 
 if TYPE_CHECKING:
     from perdure.api import Applied
-    from perdure.cli.chat import Conversation
-
-Next = tuple[str, int] | None
-"""As of a turn: what is typed already, and the exit code. None: nothing was driven."""
-
-
-class Leave(Exception):
-    """The person has asked to go."""
 
 
 class Command(Struct, frozen=True):
