@@ -318,8 +318,8 @@ class Session:
         return await applying.apply(self.home, self.id, directory, wish=wish, dry_run=dry_run)
 
     async def undo(self) -> Applied:
-        """Take back what the last prompt changed in the files. What others have changed since stays, and where both changed a path nothing of it is
-        touched: a conflict. The log keeps everything, and the model is told with the next prompt. SessionBusyError while the session is at work.
+        """Take back what the last prompt changed in the files. What others changed, before, meanwhile or since, stays, and where both changed a path
+        nothing of it is touched: a conflict. The log keeps everything, and the model is told with the next prompt. SessionBusyError while the session is at work.
         """
         done = await reverting.revert(self.home, self.id)
         if done.paths or done.removed:

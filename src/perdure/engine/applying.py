@@ -93,7 +93,9 @@ class _Result(Struct, frozen=True):
     target: bytes
 
 
-class _Planned(Struct, frozen=True):
+class Planned(Struct, frozen=True):
+    """A change, what is to become of it, and what was looked at."""
+
     change: Change
     resolved: Resolved
     seen: Seen
@@ -149,13 +151,13 @@ class Applying:
 
     # ---- planning ----------------------------------------------------------------------------------------------------------
 
-    async def plan(self) -> tuple[Applied, list[_Planned], Image]:
+    async def plan(self) -> tuple[Applied, list[Planned], Image]:
         """What would be done, nothing changed."""
         row = await self._home.store.row(self._session)
         bases, newest = await self.between()
         found, committed = await changes(bases, newest, self._source, self._wish.only)
         self._check_wish(found)
-        planned: list[_Planned] = []
+        planned: list[Planned] = []
         giving_way: set[bytes] = set()
         for change in found:
             planned.append(await self._resolved(change, below_new=not giving_way.isdisjoint(_above(change.path))))
@@ -191,7 +193,7 @@ class Applying:
             if not any(within(text, (name,)) for text in texts):
                 raise UsageError(f"session {self._session} has no change at '{name}' to apply; `--dry-run` lists what there is")
 
-    async def _resolved(self, change: Change, *, below_new: bool) -> _Planned:
+    async def _resolved(self, change: Change, *, below_new: bool) -> Planned:
         """`below_new`: what is above it gives way to a directory, so nothing is there by then."""
         path, text = os.fsdecode(change.path), text_of(change.path)
         try:
@@ -202,15 +204,15 @@ class Applying:
             resolved = await resolve(change, seen.entry, content, self._source)
         except InTheWay as obstacle:
             if change.theirs is None:
-                return _Planned(change, Resolved("already"), Seen())  # what is to go is not there
-            return _Planned(change, Resolved("conflict", why=str(obstacle)), Seen())
+                return Planned(change, Resolved("already"), Seen())  # what is to go is not there
+            return Planned(change, Resolved("conflict", why=str(obstacle)), Seen())
         if resolved.verdict == "conflict" and _named(text, self._wish.ours):
-            return _Planned(change, Resolved("already"), seen)
+            return Planned(change, Resolved("already"), seen)
         if resolved.verdict == "conflict" and _named(text, self._wish.theirs):
-            return _Planned(change, Resolved("take", change.theirs), seen)
+            return Planned(change, Resolved("take", change.theirs), seen)
         if resolved.verdict == "merge" and resolved.content is not None and resolved.entry is not None:
             resolved = Resolved("merge", entry_of(resolved.content, resolved.entry.mode), resolved.content)
-        return _Planned(change, resolved, seen)
+        return Planned(change, resolved, seen)
 
     # ---- changing ----------------------------------------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ class Applying:
             record=record,
         )
 
-    async def _changed(self, each: _Planned, newest: Image) -> str:
+    async def _changed(self, each: Planned, newest: Image) -> str:
         """Make it so; else say why not, in words."""
         step("apply.change")
         path, entry, seen, here = each.path, each.resolved.entry, each.seen, self._here
@@ -276,7 +278,7 @@ class Applying:
 
     # ---- remembering -------------------------------------------------------------------------------------------------------
 
-    def _write_note(self, newest: Image, doing: Sequence[_Planned], conflicts: Iterable[Conflict]) -> None:
+    def _write_note(self, newest: Image, doing: Sequence[Planned], conflicts: Iterable[Conflict]) -> None:
         results = tuple(
             (each.change.path, _result(each.resolved.entry), _result(each.seen.entry), each.temporary) for each in doing
         )
@@ -322,7 +324,7 @@ class Applying:
         return receipt.seq
 
 
-def _ordered(doing: Sequence[_Planned]) -> list[_Planned]:
+def _ordered(doing: Sequence[Planned]) -> list[Planned]:
     """What goes first, the deepest of it before all; then top down. Where a file gives way to a directory or the reverse, that is in the first part."""
     goes = [each for each in doing if each.resolved.entry is None]
     comes = [each for each in doing if each.resolved.entry is not None]
@@ -334,18 +336,18 @@ def _above(path: bytes) -> set[bytes]:
     return {b"/".join(names[:i]) for i in range(1, len(names))}
 
 
-def _gives_way(each: _Planned) -> bool:
+def _gives_way(each: Planned) -> bool:
     """Another thing becomes a directory."""
     entry, before = each.resolved.entry, each.seen.entry
     takes = each.resolved.verdict == "take" and entry is not None and entry.kind == DIRECTORY
     return takes and before is not None and before.kind != DIRECTORY
 
 
-def _conflict(each: _Planned, place: Path | None) -> Conflict:
+def _conflict(each: Planned, place: Path | None) -> Conflict:
     return Conflict(text_of(each.change.path), each.resolved.why, _theirs(each, place))
 
 
-def _theirs(each: _Planned, place: Path | None) -> str | None:
+def _theirs(each: Planned, place: Path | None) -> str | None:
     return printable(str(place / each.path)) if place is not None and each.change.theirs is not None else None
 
 
