@@ -319,7 +319,8 @@ class Session:
 
     async def undo(self) -> Applied:
         """Take back what the last prompt changed in the files. What others changed, before, meanwhile or since, stays, and where both changed a path
-        nothing of it is touched: a conflict. The log keeps everything, and the model is told with the next prompt. SessionBusyError while the session is at work.
+        nothing of it is touched: a conflict. The log keeps everything, and the model is told with the next prompt. SessionBusyError while the session is
+        at work.
         """
         done = await reverting.revert(self.home, self.id)
         if done.paths or done.removed:
