@@ -66,6 +66,26 @@ def test_a_keeper_that_is_killed_while_it_waits_is_followed_by_another(place: Pl
     asyncio.run(main())
 
 
+def test_a_keeper_that_is_stopped_while_it_waits_goes_on(place: Place) -> None:
+    async def main() -> None:
+        space = await place.open()
+        await run(space, "l:a:1", "true")
+        for pid in keepers(place):
+            os.kill(pid, signal.SIGSTOP)
+        assert await asyncio.wait_for(text(space, "l:b:1", "echo on"), 10) == "on\n"
+
+    asyncio.run(main())
+
+
+def test_a_command_that_stops_its_keeper_ends_all_the_same(place: Place) -> None:
+    async def main() -> None:
+        space = await place.open()
+        assert await asyncio.wait_for(text(space, "l:a:1", "kill -STOP $PPID; echo on"), 10) == "on\n"
+        assert await asyncio.wait_for(text(space, "l:b:1", "kill -STOP $PPID; sleep 0.2; echo on"), 10) == "on\n"
+
+    asyncio.run(main())
+
+
 def test_what_a_killed_keeper_leaves_is_known_by_its_call(place: Place) -> None:
     async def main() -> None:
         space = await place.open()

@@ -57,7 +57,7 @@ class Command:
                 raise FencedError(key)
             self._keeper = custody.keep(key, arguments, environment, output_fd)
         while not self.pid and not self.gone:
-            self._read()
+            self._poll(TICK_S)
         if self.pid:
             custody.groups[self.pid] = key
         step("spawned")
@@ -123,6 +123,8 @@ class Command:
         poll.register(self._keeper.channel, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         ready = [fd for fd, _ in poll.poll(max(timeout_s, 0) * 1000)]
+        if not ready:
+            self._custody.wake(self._keeper)
         if self._wake in ready:
             os.read(self._wake, 64)
         if self._keeper.channel.fileno() in ready:

@@ -50,6 +50,7 @@ class Custody:
         """Have the program run by a keeper. To be called under `reaping`."""
         while True:
             keeper = self._waiting.pop() if self._waiting else self._fork()
+            self._wake(keeper)
             try:
                 keeper.run(arguments, environment, output_fd)
             except ConnectionError:  # it was killed while it waited
@@ -57,6 +58,15 @@ class Custody:
                 continue
             self.keepers[keeper.pid] = key
             return keeper
+
+    def wake(self, keeper: Keeper) -> None:
+        """It goes on, if a command has stopped it: `kill -STOP -1` means everything."""
+        with self.reaping:
+            self._wake(keeper)
+
+    def _wake(self, keeper: Keeper) -> None:
+        if keeper.pid in self.keepers:
+            os.kill(keeper.pid, signal.SIGCONT)
 
     def release(self, keeper: Keeper, *, again: bool) -> None:
         """Its command is over for the supervisor; `again`: so it is for the keeper."""
