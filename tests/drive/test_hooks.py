@@ -232,6 +232,18 @@ def test_the_other_hooks_are_told_in_order_of_what_is_durable(tmp_path: Path) ->
     play(story())
 
 
+def test_the_answer_of_a_subagent_is_told_too(tmp_path: Path) -> None:
+    async def story() -> None:
+        hooks = Hooks(on_answer=(Hook(f"cat >> {tmp_path}/told; echo >> {tmp_path}/told"),))
+        tasks = {"^count": [turn("", bash("true")), "Four."]}
+        async with hooked(tmp_path, turn("", call("task", prompt="count")), "All done.", hooks=hooks, tasks=tasks) as s:
+            assert (await s.run()).text == "All done."
+            told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+            assert [(event["thread"], event["text"]) for event in told] == [("main.1.0", "Four."), ("main", "All done.")]
+
+    play(story())
+
+
 def test_their_failure_is_a_notice_and_holds_nothing_up(tmp_path: Path) -> None:
     async def story() -> None:
         hooks = Hooks(

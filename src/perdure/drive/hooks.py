@@ -21,7 +21,7 @@ from perdure.drive.journal import Journal, Redecide
 from perdure.program.hooks import AfterCall, BeforeCall, BeforeRequest, Event, Hook, Hooks, OnAnswer, Ruling
 from perdure.program.tools import ToolSet
 from perdure.record import records as r
-from perdure.record.parts import printable
+from perdure.record.parts import printable, text_of
 from perdure.state.calls import Call, reduce
 from perdure.state.state import lineage
 
@@ -64,6 +64,7 @@ class Hooking:
         self._emit = emit
         self._waiting: list[tuple[tuple[Hook, ...], Event]] = []
         self._calls = dict(calls)
+        self._answers: dict[str, str] = {}
         self._ruled: dict[str, Ruling] = {}
 
     def seen(self, event: Shown) -> None:
@@ -80,17 +81,20 @@ class Hooking:
                 end = (body.outcome, body.result.text, body.exit_code, body.changed)
                 told = AfterCall(self._session, thread, call, made.tool, made.args, *end)
                 self._waiting.append((_for(self._hooks.after_call, made.tool), told))
+            case r.ModelResponded(parts=parts):
+                self._answers[thread] = text_of(parts)
             case r.SubmissionSettled(submission=submission, outcome="answered"):
-                self._waiting.append((self._hooks.on_answer, OnAnswer(self._session, thread, submission, "")))
+                text = self._answers.pop(thread, "")
+                self._waiting.append((self._hooks.on_answer, OnAnswer(self._session, thread, submission, text)))
             case _:
                 pass
         self._calls = reduce(self._calls, stored)
 
     async def tell(self, journal: Journal) -> None:
-        """Run the hooks for what has become durable."""
+        """Run the hooks for what has become durable. The thread of a subagent is gone by then where its answer was taken over."""
         waiting, self._waiting = self._waiting, []
         for hooks, event in waiting:
-            if isinstance(event, OnAnswer):
+            if isinstance(event, OnAnswer) and event.thread in journal.state.threads:
                 event = replace(event, text=journal.state.threads[event.thread].answer)
             await self._all(hooks, event)
 
