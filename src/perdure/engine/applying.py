@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from perdure.engine import copies, landing
 from perdure.engine.home import Home
-from perdure.history.apply import Bases, Change, Resolved, changes, decide, resolve, same, text_of, within
+from perdure.history.apply import Bases, Change, Resolved, changes, decide, readable, resolve, same, within
 from perdure.history.merge import LIMIT_BYTES
 from perdure.log.store import Admission, SessionId
 from perdure.record import records as r
@@ -168,9 +168,9 @@ class Applying:
         taken = [each for each in planned if each.resolved.verdict in ("take", "merge")]
         shown = Applied(
             str(self._here.path),
-            tuple(text_of(each.change.path) for each in taken if each.resolved.entry is not None),
-            tuple(text_of(each.change.path) for each in taken if each.resolved.verdict == "merge"),
-            tuple(text_of(each.change.path) for each in taken if each.resolved.entry is None),
+            tuple(readable(each.change.path) for each in taken if each.resolved.entry is not None),
+            tuple(readable(each.change.path) for each in taken if each.resolved.verdict == "merge"),
+            tuple(readable(each.change.path) for each in taken if each.resolved.entry is None),
             sum(each.resolved.verdict == "already" for each in planned),
             tuple(_conflict(each, place) for each in planned if each.resolved.verdict == "conflict"),
             at_work=row.rest.busy,
@@ -188,14 +188,14 @@ class Applying:
         return Bases(workspace.first, applied), workspace.image
 
     def _check_wish(self, found: Sequence[Change]) -> None:
-        texts = [text_of(change.path) for change in found]
+        texts = [readable(change.path) for change in found]
         for name in (*self._wish.only, *self._wish.ours, *self._wish.theirs):
             if not any(within(text, (name,)) for text in texts):
                 raise UsageError(f"session {self._session} has no change at '{name}' to apply; `--dry-run` lists what there is")
 
     async def _resolved(self, change: Change, *, below_new: bool) -> Planned:
         """`below_new`: what is above it gives way to a directory, so nothing is there by then."""
-        path, text = os.fsdecode(change.path), text_of(change.path)
+        path, text = os.fsdecode(change.path), readable(change.path)
         try:
             seen = Seen() if below_new else self._here.look(path)
             content = None
@@ -223,17 +223,17 @@ class Applying:
             return shown  # nothing that the log should know
         self._write_note(newest, doing, shown.conflicts)
         step("apply.noted")
-        failed = {text_of(each.change.path): why for each in _ordered(doing) if (why := await self._changed(each, newest))}
+        failed = {readable(each.change.path): why for each in _ordered(doing) if (why := await self._changed(each, newest))}
         workspace = await self._home.store.binding(self._session)
         place = Path(workspace.directory) if workspace else None
         late = [
-            Conflict(text_of(each.change.path), failed[text_of(each.change.path)], _theirs(each, place))
+            Conflict(readable(each.change.path), failed[readable(each.change.path)], _theirs(each, place))
             for each in doing
-            if text_of(each.change.path) in failed
-            and not (each.resolved.entry is None and failed[text_of(each.change.path)] == KEPT)
+            if readable(each.change.path) in failed
+            and not (each.resolved.entry is None and failed[readable(each.change.path)] == KEPT)
         ]
         conflicts = tuple(sorted((*shown.conflicts, *late), key=lambda conflict: conflict.path))
-        record = await self._record(newest, self._wish.only, [text_of(each.change.path) for each in doing], conflicts)
+        record = await self._record(newest, self._wish.only, [readable(each.change.path) for each in doing], conflicts)
         return msgspec.structs.replace(
             shown,
             paths=tuple(path for path in shown.paths if path not in failed),
@@ -300,10 +300,10 @@ class Applying:
         for path, result, before, temporary in note.results:
             with contextlib.suppress(InTheWay, OSError):
                 self._here.tidy(os.fsdecode(path), temporary, _entry(before), landed=self._landed(path, result))
-        undone = [text_of(path) for path, result, *_ in note.results if not self._landed(path, result)]
+        undone = [readable(path) for path, result, *_ in note.results if not self._landed(path, result)]
         step("apply.finish")
         conflicts = [Conflict(path, "") for path in (*note.conflicts, *undone)]
-        await self._record(note.image, note.only, [text_of(path) for path, *_ in note.results], conflicts)
+        await self._record(note.image, note.only, [readable(path) for path, *_ in note.results], conflicts)
 
     def _landed(self, path: bytes, result: _Result | None) -> bool:
         try:
@@ -344,7 +344,7 @@ def _gives_way(each: Planned) -> bool:
 
 
 def _conflict(each: Planned, place: Path | None) -> Conflict:
-    return Conflict(text_of(each.change.path), each.resolved.why, _theirs(each, place))
+    return Conflict(readable(each.change.path), each.resolved.why, _theirs(each, place))
 
 
 def _theirs(each: Planned, place: Path | None) -> str | None:
@@ -372,5 +372,5 @@ async def unapplied(home: Home, session: SessionId) -> str | None:
     applied = [stored.body async for stored in home.store.read(session) if isinstance(stored.body, r.Applied)]
     found, committed = await changes(Bases(first, applied), newest, home.store.blobs.get)
     if found:
-        return f"has changes in its copy that were not applied ({text_of(found[0].path)}{', …' if len(found) > 1 else ''})"
+        return f"has changes in its copy that were not applied ({readable(found[0].path)}{', …' if len(found) > 1 else ''})"
     return "has commits in its copy that may not be fetched" if committed else None

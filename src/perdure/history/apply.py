@@ -53,14 +53,14 @@ class Bases:
         return list(dict.fromkeys([self._first.tree, *(each.image.tree for each, _ in self._applied)]))
 
     def of(self, path: bytes) -> Digest:
-        text = text_of(path)
+        text = readable(path)
         for each, conflicts in reversed(self._applied):
             if text not in conflicts and within(text, each.only):
                 return each.image.tree
         return self._first.tree
 
 
-def text_of(path: bytes) -> str:
+def readable(path: bytes) -> str:
     """The path as records and people have it."""
     return printable(os.fsdecode(path))
 
@@ -80,7 +80,7 @@ async def changes(bases: Bases, theirs: Image, source: ChunkSource, only: Sequen
                 continue
             if GIT in difference.path.split(b"/"):
                 committed = committed or _reference(difference)
-            elif within(text_of(difference.path), only):
+            elif within(readable(difference.path), only):
                 found.append(Change(difference.path, difference.before, difference.after))
     return sorted(found, key=lambda change: change.path), committed
 
