@@ -25,12 +25,17 @@ async def detach(session: Session, *, take: bool = False, ask: Ask = "wait") -> 
     before = await session.row()
     log = places.driver_lock(session.home.path, session.id).with_name(LOG)
     driver = _start(session, log, [*(["--take"] if take else []), f"--ask={ask}"])
-    async with asyncio.timeout(BEGIN_S):
-        while driver.poll() is None:
-            row = await session.row()
-            if row.epoch > before.epoch:
-                return driver.pid
-            await asyncio.sleep(LOOK_S)
+    try:
+        async with asyncio.timeout(BEGIN_S):
+            while driver.poll() is None:
+                row = await session.row()
+                if row.epoch > before.epoch:
+                    return driver.pid
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise PerdureError(
+            f"process {driver.pid} has not begun to drive session {session.id} in {BEGIN_S:g} s, and goes on trying; its words are in {log}"
+        ) from None
     if (await session.row()).epoch == before.epoch:
         raise PerdureError(f"the driver of session {session.id} ended before it began: {_said(log)}")
     return driver.pid
