@@ -157,16 +157,7 @@ async def _write(session: Session, path: Path, entry: Entry) -> None:
     else:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            await _fill(session, entry, fd)
+            await image.fill(fd, entry, session.home.store.blobs.get)
             os.fchmod(fd, entry.mode & 0o777)
         finally:
             os.close(fd)
-
-
-async def _fill(session: Session, entry: Entry, fd: int) -> None:
-    """The content, a chunk at a time; holes stay holes."""
-    source = session.home.store.blobs.get
-    size, rows = await image.layout(entry, source)
-    for row in rows:
-        os.pwrite(fd, (await image.chunks([row.digest], source))[row.digest], row.offset)
-    os.ftruncate(fd, size)

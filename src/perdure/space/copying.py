@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from perdure.record.errors import UsageError
 from perdure.record.parts import printable
+from perdure.space.image import write_at
 from perdure.spaced.durable import sync_file_system
 from perdure.spaced.paths import DIRECTORY_FLAGS
 from perdure.spaced.temporary import is_temporary
@@ -222,7 +223,5 @@ def _moved(source: int, target: int, at: int, count: int) -> int:
             if error.errno not in _ALONE:
                 raise
     piece = os.pread(source, count, at)
-    done = 0
-    while done < len(piece):
-        done += os.pwrite(target, piece[done:], at + done)
+    write_at(target, piece, at)
     return len(piece)

@@ -5,6 +5,7 @@ Nothing is followed, and a file is complete before it has its name (`perdure.spa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -87,16 +88,11 @@ class Directory:
         if entry.kind == LINK:
             changing(fd, lambda: os.symlink(entry.target, os.fsencode(temporary), dir_fd=fd))
         else:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            out = changing(fd, lambda: os.open(temporary, flags, 0o600, dir_fd=fd))
             try:
-                try:
-                    await _fill(out, entry, content, source)
-                    os.fchmod(out, entry.mode)
-                finally:
-                    os.close(out)
+                await _write(fd, temporary, entry, content, source)
             except BaseException:
-                changing(fd, lambda: os.unlink(temporary, dir_fd=fd))
+                with contextlib.suppress(FileNotFoundError):
+                    changing(fd, lambda: os.unlink(temporary, dir_fd=fd))
                 raise
         step("apply.put")
         fd, name = self._descent.parent(path)
@@ -175,17 +171,15 @@ def entry_of(content: bytes, mode: int) -> Entry:
     return Entry(tree.ROWS, mode, digest=tree.sha256(tree.encode_file(len(content), rows)))
 
 
-async def _fill(out: int, entry: Entry, content: bytes | None, source: ChunkSource) -> None:
-    if content is not None:
-        _write(out, content, 0)
-        return
-    size, rows = await image.layout(entry, source)
-    for row in rows:
-        _write(out, (await image.chunks([row.digest], source))[row.digest], row.offset)
-    os.ftruncate(out, size)
-
-
-def _write(out: int, data: bytes, at: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(out, data[done:], at + done)
+async def _write(fd: int, name: str, entry: Entry, content: bytes | None, source: ChunkSource) -> None:
+    """A new file in the directory `fd`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    out = changing(fd, lambda: os.open(name, flags, 0o600, dir_fd=fd))
+    try:
+        if content is None:
+            await image.fill(out, entry, source)
+        else:
+            image.write_at(out, content, 0)
+        os.fchmod(out, entry.mode)
+    finally:
+        os.close(out)

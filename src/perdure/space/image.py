@@ -5,6 +5,7 @@ A level's nodes are asked for at once, so that a tree costs a few requests and n
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterable
 
 from perdure.record.errors import BlobGoneError
@@ -109,6 +110,21 @@ async def layout(entry: Entry, source: ChunkSource) -> tuple[int, tuple[Row, ...
     if entry.kind == ROWS:
         return decode_file((await chunks([entry.digest], source))[entry.digest])
     raise IsADirectoryError("a directory has no content")
+
+
+async def fill(fd: int, entry: Entry, source: ChunkSource) -> None:
+    """Write its content into an empty file, a chunk at a time; holes stay holes. OSError where there is no room."""
+    size, rows = await layout(entry, source)
+    for row in rows:
+        write_at(fd, (await chunks([row.digest], source))[row.digest], row.offset)
+    os.ftruncate(fd, size)
+
+
+def write_at(fd: int, data: bytes, offset: int) -> None:
+    """All of it: pwrite(2) may write less."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], offset + done)
 
 
 async def read(root: Digest, path: str, source: ChunkSource) -> bytes | None:
