@@ -288,3 +288,11 @@ def test_every_command_of_the_table_answers(desk: Desk) -> None:
     ):
         assert said in ran.stdout
     assert "never" not in ran.stdout and ran.returncode in (0, 1)
+
+
+def test_a_conversation_can_work_in_a_copy(desk: Desk) -> None:
+    model = desk.script(turn("", call("write", path="new.txt", content="new\n")), "Made.")
+    assert desk.perdure("chat", "--copy", "--model", model, input="make it\n").returncode == 0
+    assert not (desk.project / "new.txt").exists()
+    assert desk.perdure("apply", the_session(desk)).returncode == 0
+    assert (desk.project / "new.txt").read_text() == "new\n"

@@ -248,7 +248,7 @@ def test_each_fault_is_told_with_its_line_and_what_is_allowed(tmp_path: Path) ->
         '[hooks]\nbefore_call = ["ok", { command = "x", every = 1 }]\nafter_call = [{}]\n',
     ).split("\n  ")
     assert told == [
-        "FILE:1: there is no key `modle` (`model`?); there are model, base_url, thinking, space, network, bind, custody, capture, "
+        "FILE:1: there is no key `modle` (`model`?); there are model, base_url, thinking, context_tokens, space, network, bind, custody, capture, "
         "budget, permissions, hooks, retention, skills",
         'FILE:2: `space` is "docker" here; it must be one of "host", "sandbox"',
         "FILE:5: `bind` is 3 here; it must be a list of paths",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import click
 
@@ -23,7 +24,8 @@ from perdure.record.errors import UsageError
 @click.option("--base-url", metavar="URL", help="A server for that model, as for run.")
 @click.option("--thinking", type=click.Choice(THINKING), help="How much the models think before they answer.")
 @click.option("--space", metavar="KIND", help="Where commands of a new session run: host or sandbox.")
-def chat(session: str | None, directory: str | None, new: bool, **settings: str | None) -> int:
+@click.option("--copy", is_flag=True, default=None, help="Let a new session work in a copy of the directory, as for run.")
+def chat(session: str | None, directory: str | None, new: bool, **settings: Any) -> int:
     """Talk with a session, a line at a time.
 
     SESSION is the session to go on with, by default the newest one on the directory; where there is none, one is begun. While it works, a line that you type

@@ -55,7 +55,8 @@ def session_arguments(
         raise UsageError("\n  ".join((f"name a model with --model, in ${MODEL}, or as `model` in perdure.toml:", *FORMS)))
     url = base_url or (None if model else held.base_url)
     thinking = thinking or value["thinking"]
-    options = {**({"base_url": url} if url else {}), **({"thinking": thinking} if thinking else {})}
+    chosen = {"base_url": url, "thinking": thinking, "context_tokens": value["context_tokens"]}
+    options = {name: each for name, each in chosen.items() if each}
     budget = held.budget
     return {
         "model": named,

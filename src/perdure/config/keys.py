@@ -87,6 +87,7 @@ KEYS = {
             'a URL, as "https://HOST/v1", beside the `model` that it is for',
         ),
         Key("thinking", Literal[THINKING], _one_of(THINKING), tightens=_always),
+        Key("context_tokens", Count, "a whole number from 1: what the model takes in one request", tightens=_fewer),
         Key("space", Literal[KINDS], _one_of(KINDS), "host", tightens=_sandbox),
         Key("network", bool, "true or false", False, tightens=_off),
         Key("bind", tuple[Word, ...], "a list of paths", ()),
