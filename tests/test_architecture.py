@@ -86,3 +86,8 @@ def test_the_map_names_every_module_and_no_other() -> None:
         named = set(re.findall(r"`(\w+)`", found[2]))
         assert named <= there, f"{found[1]}/ has no {named - there}"
         assert found[1] == "cli" or named == there, f"the map does not say what {there - named} of {found[1]}/ are for"
+
+
+def test_the_cases_from_practice_name_tests_that_there_are() -> None:
+    named = re.findall(r"`([a-z]+/test_\w+)`", (ROOT / "docs" / "adversity.md").read_text())
+    assert named and not [each for each in named if not (ROOT / "tests" / f"{each}.py").exists()]
