@@ -201,8 +201,13 @@ class _Opening:
         if launched or hello.get("release") == RELEASE or not await space.leave():
             return False
         await space.close()
-        async with asyncio.timeout(START_S):
-            await death.watch_death(space.init, hello["boot_id"])
+        try:
+            async with asyncio.timeout(START_S):
+                await death.watch_death(space.init, hello["boot_id"])
+        except TimeoutError as error:
+            raise SpaceGoneError(
+                f"the supervisor of another release (process {space.init.pid}) has not ended within {START_S:g} s"
+            ) from error
         return True
 
     async def _bury(self) -> Previous | None:
