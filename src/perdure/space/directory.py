@@ -6,6 +6,7 @@ Nothing is followed, and a file is complete before it has its name (`perdure.spa
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -67,15 +68,21 @@ class Directory:
         except (NotHeld, Opaque, Torn, IsADirectoryError):
             raise InTheWay("what is there can't be read") from None
         except OSError as error:
-            raise InTheWay(f"another thing stands where a directory should be ({error.strerror})") from error
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise InTheWay("another thing stands where a directory should be") from error
+            raise InTheWay(f"it can't be read ({error.strerror})") from error
         if content.unstable:
             raise InTheWay("it changes all the time")
         return Seen(tree.decode_payload(content.payload), content.key)
 
     def content(self, path: str, seen: Seen, limit_bytes: int) -> bytes | None:
         """The bytes of a file that was looked at; None where there are more, or it is not what was seen any more."""
-        fd, name = self._descent.parent(path)
-        with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd), "rb") as file:
+        try:
+            fd, name = self._descent.parent(path)
+            opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+        except OSError:
+            return None
+        with open(opened, "rb") as file:
             data = file.read(limit_bytes + 1)
             still = stat_key(os.fstat(file.fileno())) == seen.key
         return data if still and len(data) <= limit_bytes else None
