@@ -69,6 +69,9 @@ _RUN_BY_SHELLS = frozenset(("BASH_ENV", "ENV", "PROMPT_COMMAND", "PS0", "PS1", "
 """Variables whose text a shell runs, or that say how it runs everything."""
 
 MAX_WORDS = 400
+MAX_COMMANDS = 2000
+MAX_DEPTH, GUESS_DEPTH = 6, 3
+"""How deep scripts in scripts are read, and how deep what only may be one."""
 
 
 class Found(Struct, frozen=True):
@@ -103,7 +106,7 @@ class _Reading:
 
     def script(self, text: str, depth: int, *, certain: bool = True) -> None:
         """OpaqueError only for what is too deep; everything else goes on, marked."""
-        if depth > 6:
+        if depth > MAX_DEPTH:
             raise OpaqueError("it is nested too deep")
         script = parse(text)
         if certain:
@@ -183,8 +186,8 @@ class _Reading:
             script = _script_of(name, rest)
             texts = [rest[0].text, rest[0].text[2:], rest[0].text.partition("=")[2]] + ([script.text] if script else [])
             for text in texts:
-                if text and depth < 3:
-                    self.script(text, depth + 3, certain=False)
+                if text and depth < GUESS_DEPTH:
+                    self.script(text, depth + GUESS_DEPTH, certain=False)
 
     def _shell(self, words: tuple[Word, ...], script: Word | None, depth: int, certain: bool) -> None:
         if script is None:
@@ -230,7 +233,7 @@ class _Reading:
 
     def _add(self, found: Found) -> None:
         self.found.append(found)
-        if len(self.found) > 2000:
+        if len(self.found) > MAX_COMMANDS:
             raise OpaqueError("it has too many commands")
 
 
