@@ -15,7 +15,6 @@ from perdure.cli.status import status_of
 from perdure.history.line import plain
 from perdure.record.errors import UsageError
 
-APPROVAL = "approval"
 ASK = click.option(
     "--ask",
     type=click.Choice(("wait", "deny")),

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 from perdure.api import Opened, Session
 from perdure.cli import choosing, driving
-from perdure.cli.approve import APPROVAL, asked
+from perdure.cli.approve import asked
 from perdure.cli.editor import LineEditor
 from perdure.cli.opening import named, opened, spelled
 from perdure.cli.recap import recap
 from perdure.cli.screen import Careful, Plain, Screen
-from perdure.cli.status import NEEDS_DRIVER, status_of
+from perdure.cli.status import APPROVAL, NEEDS_DRIVER, status_of
 from perdure.cli.typist import TypingScreen, Typist
 from perdure.history.line import shorten
 from perdure.history.paint import Paint

@@ -10,21 +10,18 @@ import click
 
 from perdure.api import Opened, Session
 from perdure.cli import driving
-from perdure.cli.approve import APPROVAL, ASK, asked, at_terminal
+from perdure.cli.approve import ASK, asked, at_terminal
 from perdure.cli.opening import named, opened, session_argument, spelled
 from perdure.cli.screen import Careful, Plain, Screen, as_it_is
 from perdure.cli.screen import screen as fitting_screen
 from perdure.cli.signals import attended
-from perdure.cli.status import NEEDS_DRIVER, status_of
+from perdure.cli.status import ANSWERS, APPROVAL, NEEDS_DRIVER, status_of
 from perdure.drive.deciding import Ask
 from perdure.drive.driver import Released
 from perdure.drive.events import Emit, Event
 from perdure.history.redaction import Redaction
 from perdure.record import records as r
 from perdure.record.errors import UsageError
-
-ANSWERS = {"keep": "changed_after_crash", "restore": "changed_after_crash", "accept": "survivors"}
-"""What each answer is an answer to."""
 
 
 @click.command

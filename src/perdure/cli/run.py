@@ -14,11 +14,11 @@ import msgspec
 
 from perdure.api import Answer, Opened, Session
 from perdure.cli import choosing, driving
-from perdure.cli.approve import APPROVAL, ASK, asked, at_terminal
+from perdure.cli.approve import ASK, asked, at_terminal
 from perdure.cli.opening import opened, prompt_text, spelled
 from perdure.cli.screen import Careful, Quiet
 from perdure.cli.screen import screen as fitting_screen
-from perdure.cli.status import status_of
+from perdure.cli.status import APPROVAL, status_of
 from perdure.cli.telling import Records, json_line
 from perdure.config.settings import MODEL
 from perdure.drive.deciding import Ask

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from perdure.cli.conversation import Conversation, Leave, Next
 from perdure.cli.differing import shown_diff
-from perdure.cli.status import status_of
+from perdure.cli.status import ANSWERS, status_of
 from perdure.history.line import plain
 from perdure.history.paint import Paint
 from perdure.history.prompts import Prompts
@@ -119,9 +119,9 @@ async def _status(conversation: Conversation, words: list[str]) -> Next:
     return None
 
 
-def _answer(answer: str, wait: str) -> Callable[[Conversation, list[str]], Awaitable[Next]]:
+def _answer(answer: str) -> Callable[[Conversation, list[str]], Awaitable[Next]]:
     async def act(conversation: Conversation, words: list[str]) -> Next:
-        status = status_of(conversation.home.home.path, await conversation.session.row())
+        status, wait = status_of(conversation.home.home.path, await conversation.session.row()), ANSWERS[answer]
         if status.waiting_for != wait:
             raise UsageError(f"the session does not wait for {wait}, which /{answer} answers")
         await conversation.session.answer(wait, answer)
@@ -149,8 +149,8 @@ COMMANDS = {
     "compact": Command("/compact", "sum the conversation up, so that the model is sent less", _compact),
     "status": Command("/status", "what the session does or waits for, and what it took", _status),
     "resume": Command("/resume", "go on with what it waits for or was left undone", _resume),
-    "keep": Command("/keep", "keep files that changed after a crash", _answer("keep", "changed_after_crash")),
-    "restore": Command("/restore", "put them back as before the call", _answer("restore", "changed_after_crash")),
-    "accept": Command("/accept", "go on although processes may still run", _answer("accept", "survivors")),
+    "keep": Command("/keep", "keep files that changed after a crash", _answer("keep")),
+    "restore": Command("/restore", "put them back as before the call", _answer("restore")),
+    "accept": Command("/accept", "go on although processes may still run", _answer("accept")),
     "quit": Command("/quit", "leave; so does Ctrl-D", _quit),
 }

@@ -12,7 +12,11 @@ from perdure.cli.opening import spelled
 from perdure.engine import lease, places
 from perdure.log.store import SessionRow
 
+APPROVAL = "approval"
 NEEDS_DRIVER = "needs_driver"
+
+ANSWERS = {"keep": "changed_after_crash", "restore": "changed_after_crash", "accept": "survivors"}
+"""What each answer of a person is an answer to."""
 
 
 class Status(Struct, frozen=True):
@@ -45,7 +49,7 @@ def answers(session: str, waiting_for: str | None) -> list[str]:
     lines = [f"{spelled('resume', session, option)}   {meaning}" for option, meaning in _ANSWERS.get(waiting_for or "", ())]
     if lines:
         return lines
-    if waiting_for == "approval":
+    if waiting_for == APPROVAL:
         return [
             f"{spelled('approve', session)} CALL   allows it",
             f"{spelled('deny', session)} CALL   does not; then {spelled('resume', session)}",
