@@ -51,7 +51,7 @@ def test_three_agents_at_once_on_one_repository_come_home_with_their_conflicts_s
         "merged   shared.txt",
         "conflict fight: added there and here",
         f"         the session's version: {copy}/fight",
-        f"2 paths applied in {root}, 1 conflict, left as they are",
+        f"2 paths applied in {root}, 1 conflict, left as it is",
     ]
     assert (root / "fight").read_text() == "one\n"
     third = desk.perdure("apply", "three")

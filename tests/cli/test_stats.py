@@ -19,7 +19,9 @@ def test_it_adds_up_by_session_and_by_day(desk: Desk) -> None:
     models = desk.json("stats", "--by", "model", "--json")
     assert {line["model"].rpartition("/")[2]: line["requests"] for line in models} == {"script.json": 2, "two.json": 1}
     said = desk.perdure("stats").stdout.splitlines()
-    assert said[0].startswith("two") and said[-1].startswith("together") and "3 requests (1 failed), 1 calls" in said[-1]
+    assert said[0].startswith("two") and said[-1].startswith("together") and "3 requests (1 failed), 1 call " in said[-1]
+    by_model = desk.perdure("stats", "--by", "model").stdout.splitlines()
+    assert "3 requests (1 failed)" in by_model[-1] and "call" not in by_model[-1]
     assert desk.perdure("stats", "one").stdout.count("\n") == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -20,8 +21,13 @@ SHOWN = 200
 CONFLICTS = 1
 
 
+WHERE = click.option(
+    "-C", "directory", metavar="DIR", help="The directory to bring them into; without SESSION, the one whose session is meant."
+)
+
+
 @click.command
-@session_argument
+@functools.partial(session_argument, directory=WHERE)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--only", multiple=True, metavar="PATH", help="Bring this path and what lies below it; may be repeated.")
 @click.option(
@@ -83,4 +89,6 @@ def _summary(applied: Applied, lines: Sequence[object], *, dry_run: bool) -> str
     if not count and not conflicts:
         return f"nothing to apply: {plain(applied.directory)} has it all"
     words = f"{count:,} path{'' if count == 1 else 's'} {'to apply' if dry_run else 'applied'} in {plain(applied.directory)}"
-    return words + (f", {conflicts:,} conflict{'' if conflicts == 1 else 's'}, left as they are" if conflicts else "")
+    return words + (
+        f", {conflicts:,} {'conflict, left as it is' if conflicts == 1 else 'conflicts, left as they are'}" if conflicts else ""
+    )

@@ -44,7 +44,7 @@ def config() -> None:
 @HERE
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, a member a key.")
 def show(key: str | None, directory: str, as_json: bool) -> None:
-    """Show what holds, or KEY alone; this is also what `perdure config` does without a command."""
+    """Show what holds, or KEY alone: what `config` does by itself."""
     found = settings(directory, home_path(), os.environ)
     names = [name for name in KEYS if key is None or name == key or name.startswith(f"{key}.")]
     if not names:
@@ -60,7 +60,7 @@ def show(key: str | None, directory: str, as_json: bool) -> None:
 @config.command()
 @HERE
 def path(directory: str) -> None:
-    """Show which files are read, in the order in which the later holds over the earlier."""
+    """Show which files are read; the later holds over the earlier."""
     user, project = user_path(os.environ), project_path(Path(directory))
     print(f"{user}{'' if user.exists() else '  (there is none)'}")
     if project is not None:
@@ -71,7 +71,7 @@ def path(directory: str) -> None:
 @config.command()
 @click.argument("directory", metavar="DIR", default=".")
 def trust(directory: str) -> None:
-    """Trust the project's perdure.toml as it is now: it may set everything, until it changes."""
+    """Trust the project's perdure.toml, until it changes."""
     found = project_path(Path(directory).expanduser())
     file = read(found) if found else None
     if file is None:

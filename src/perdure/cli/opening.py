@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 DIRECTORY = click.option("-C", "directory", metavar="DIR", help="The session's directory, instead of its name.")
 
 
-def session_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+def session_argument(command: Callable[..., Any], directory: Callable[..., Callable[..., Any]] = DIRECTORY) -> Callable[..., Any]:
     """`[SESSION]` and `-C DIR`: one of them, or neither for the session on the current directory."""
-    return click.argument("session", required=False, shell_complete=_sessions)(DIRECTORY(command))
+    return click.argument("session", required=False, shell_complete=_sessions)(directory(command))
 
 
 def _sessions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -74,7 +74,7 @@ def diff(id: str, session: str | None, directory: str | None) -> None:
 @DIRECTORY
 @click.option("--to", "folder", metavar="FOLDER", help="A new folder for the files; by default ./salvage-ID.")
 def apply(id: str, session: str | None, directory: str | None, folder: str | None) -> None:
-    """Write the salvaged files into a new folder, to be looked at and copied by hand."""
+    """Write the salvaged files into a new folder, to copy from by hand."""
     asyncio.run(_with(session, directory, lambda found: _apply(found, id, folder)))
 
 

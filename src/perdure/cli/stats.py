@@ -47,7 +47,7 @@ async def _stats(name: str | None, directory: str | None, by: str | None, days: 
         for key, taken in groups.items():
             print(msgspec.json.encode({grouped: key, **msgspec.to_builtins(taken)}).decode())
     elif groups:
-        _table(groups)
+        _table(groups, calls=grouped != "model")
     else:
         print("nothing was asked or done yet", file=sys.stderr)
 
@@ -70,16 +70,27 @@ async def _groups(sessions: list[Session], by: str, since: float) -> dict[str, T
     return dict(sorted(groups.items())) if by == "day" else groups
 
 
-def _table(groups: Mapping[str, Taken]) -> None:
-    rows = [(plain(key), *_cells(taken)) for key, taken in groups.items()]
+def _table(groups: Mapping[str, Taken], *, calls: bool) -> None:
+    """`calls`: they are the session's, and no model's."""
+    rows = [(plain(key), *_cells(taken, calls=calls)) for key, taken in groups.items()]
     if len(rows) > 1:
-        rows.append(("together", *_cells(sum(groups.values(), Taken()))))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for key, asked, model_s, calls_s, spent in rows:
-        print(f"{key:<{widths[0]}}  {asked:>{widths[1]}}  {model_s:>{widths[2]}}  {calls_s:>{widths[3]}}  {spent}")
+        rows.append(("together", *_cells(sum(groups.values(), Taken()), calls=calls)))
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for key, *cells, spent in rows:
+        print(
+            "  ".join(
+                [f"{key:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(cells, widths[1:-1], strict=True)), spent]
+            )
+        )
 
 
-def _cells(taken: Taken) -> tuple[str, str, str, str]:
+def _cells(taken: Taken, *, calls: bool) -> list[str]:
     failed = f" ({taken.failed:,} failed)" if taken.failed else ""
-    asked = f"{taken.requests:,} requests{failed}, {taken.calls:,} calls"
-    return asked, f"model {duration(taken.model_s)}", f"calls {duration(taken.calls_s)}", spending(taken.tokens)
+    asked, model = _count(taken.requests, "request") + failed, f"model {duration(taken.model_s)}"
+    if not calls:
+        return [asked, model, spending(taken.tokens)]
+    return [f"{asked}, {_count(taken.calls, 'call')}", model, f"calls {duration(taken.calls_s)}", spending(taken.tokens)]
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -197,7 +197,10 @@ def _remembered(tools: tuple[Tool, ...]) -> tuple[tuple[str, ...], Digest]:
 
 def _lasting(model: str) -> str:
     kind, _, path = model.partition(":")
-    return f"scripted:{Path(path).expanduser().absolute()}" if kind == "scripted" else model
+    if kind != "scripted":
+        return model
+    file = Path(path).expanduser().absolute()
+    return f"scripted:{file.parent.resolve() / file.name}"
 
 
 def _new_id() -> str:
