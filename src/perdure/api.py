@@ -221,7 +221,7 @@ class Session:
         thread: str = "main",
         images: Iterable[Image] = (),
     ) -> str:
-        """Admit an input; its id. Durable when this returns; the same `request_id` again admits nothing new.
+        """Admit an input; its id. Durable when this returns; the same `request_id` again admits nothing new. A `note` starts nothing where nothing is open.
 
         `deadline` is a wall-clock time in seconds. `images` are paths or bytes of PNG, JPEG, GIF or WebP files, at most 5 MB each. Raises UsageError
         for an empty text, what is no such image or an id that a subagent's task may have, SessionBusyError for mode `reject` when busy.
@@ -231,8 +231,11 @@ class Session:
         id = _request_id(request_id)
         shown = await attach(self.home.store.blobs, images, pin=f"images of {self.id}:{id}")
         body = r.SubmissionAdmitted(id, (Text(text), *shown), mode, deadline)
-        admission = Admission(id, Draft(body, thread), reject_if_busy=mode == "reject", busy=mode != "note")
-        await self.home.store.admit(self.id, admission)
+        asks = mode != "note"
+        wakes = asks or (await self.row()).rest.busy
+        await self.home.store.admit(
+            self.id, Admission(id, Draft(body, thread), reject_if_busy=mode == "reject", needs_driver=wakes, busy=asks)
+        )
         return id
 
     async def compact(self, *, request_id: str | None = None, thread: str = "main") -> str:

@@ -119,6 +119,24 @@ def test_what_is_submitted_is_durable_and_waits_for_a_driver(desk: Desk) -> None
     assert desk.perdure("wait", "s").stdout == "Noted.\n"
 
 
+def test_a_note_wakes_nobody_and_is_heard_with_the_next_prompt(desk: Desk) -> None:
+    model = desk.script("Hello.", {"text": "I know.", "expect": "by the way.*and now"})
+    assert desk.perdure("run", "hi", "--session", "s", "--model", model).returncode == 0
+    sent = desk.perdure("submit", "--note", "s", "by the way")
+    assert (sent.returncode, sent.stderr) == (0, "")
+    assert desk.json("ls", "--json")[0]["status"] == "settled"
+    assert desk.perdure("wait", "s", "--timeout", "10").stdout == "Hello.\n"
+    assert "I know." in desk.perdure("run", "and now", "--session", "s").stdout
+
+
+def test_a_session_alone_is_nothing_to_be_told(desk: Desk) -> None:
+    for name in ("one", "two"):
+        assert desk.perdure("run", "hi", "--session", name, "--model", desk.script("Hello.")).returncode == 0
+    sent = desk.perdure("submit", "one")
+    assert (sent.returncode, "say what session one is to be told" in sent.stderr) == (2, True)
+    assert len([kind for kind in desk.kinds("two") if kind == "submission_admitted"]) == 1
+
+
 def test_abort_stops_what_another_process_drives(desk: Desk) -> None:
     driver = desk.start("run", "x", "--session", "s", "--model", desk.script(turn("", bash("touch up; sleep 60")), "Never."))
     until((desk.project / "up").exists)

@@ -44,9 +44,12 @@ async def _submit(
     name: str | None, directory: str | None, text: str, mode: SubmissionMode, request_id: str | None, images: tuple[str, ...]
 ) -> None:
     async with opened() as home:
+        if name is None and directory is None and any(row.session == text for row in await home.sessions()):
+            raise UsageError(f'say what session {text} is to be told: `{spelled("submit", text)} "also update the docs"`')
         session = await named(home, name, directory)
         print(await session.submit(text, mode=mode, request_id=request_id, images=images))
-        await _hint(home, session)
+        if mode != "note" or (await session.row()).rest.busy:
+            await _hint(home, session)
 
 
 @click.command
