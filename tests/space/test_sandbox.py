@@ -94,6 +94,23 @@ def test_a_bubblewrap_that_is_too_old_is_named(tmp_path: Path) -> None:
     assert "too old" in (box.problem(str(old)) or "") and "0.7" in (box.problem(str(old)) or "")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "No permissions to create new namespace, likely because the kernel does not allow non-privileged user namespaces.",
+        "setting up uid map: Permission denied",
+        "loopback: Failed RTM_NEWADDR: Operation not permitted",
+    ],
+)
+def test_where_user_namespaces_are_forbidden_it_is_said_what_to_do(tmp_path: Path, said: str) -> None:
+    forbidden = tmp_path / "bwrap"
+    forbidden.write_text(f"#!/bin/sh\necho 'bwrap: {said}' >&2; exit 1\n")
+    forbidden.chmod(0o755)
+    with pytest.raises(UsageError, match=r"sysctl kernel\.unprivileged_userns_clone=1.*--space host") as refused:
+        box.check(str(forbidden), Sandbox(), tmp_path, tmp_path / "home")
+    assert said in str(refused.value)
+
+
 # ---- what is there -----------------------------------------------------------------------------------------------------------
 
 

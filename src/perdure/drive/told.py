@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.record.parts import shortened
 from perdure.record.records import Process
 from perdure.space.space import GitState, Plan
 
@@ -110,7 +111,7 @@ def _git(before: GitState, after: GitState) -> list[str]:
 
 
 def _paths(paths: Sequence[str], count: int) -> list[str]:
-    lines = [f"  {path}" for path in paths[:SHOWN_PATHS]]
+    lines = [f"  {shortened(path)}" for path in paths[:SHOWN_PATHS]]
     if count > len(lines):
         lines.append(f"  … and {count - len(lines)} more")
     return lines

@@ -83,3 +83,11 @@ def text_of(parts: tuple[Part, ...]) -> str:
 def printable(text: str) -> str:
     """The text as any JSON can hold it: bytes of a name that are not UTF-8 become visible escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+PATH_CHARS = 1000
+
+
+def shortened(path: str) -> str:
+    """A path as a text of many may hold it: of one from a very deep tree, both ends."""
+    return path if len(path) <= PATH_CHARS else f"{path[: PATH_CHARS // 2]}…{path[-PATH_CHARS // 2 :]}"

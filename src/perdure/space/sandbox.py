@@ -42,6 +42,13 @@ SCRATCH_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 """What each scratch place holds at most; it lies in memory."""
 
 _PROBE_S = 10.0
+_FORBIDDEN = ("create new namespace", "uid map", "RTM_NEWADDR")
+"""In what bubblewrap says where the kernel, or AppArmor, lets this user make no namespaces."""
+
+_ALLOW = (
+    "let this user make user namespaces (as root `sysctl kernel.unprivileged_userns_clone=1`, or on Ubuntu "
+    "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`)"
+)
 _MEANS = {
     "capabilities": "commands have rights that they should not have",
     "namespaces": "commands share a namespace with the machine",
@@ -108,6 +115,8 @@ def problem(wrap: str | None) -> str | None:
     said = tried.stderr.decode(errors="replace").strip() or "the command in it failed"
     if "nknown option" in said:
         return f"{wrap} is too old ({said}); bubblewrap 0.7 or later is needed"
+    if tried.returncode != 0 and any(word in said for word in _FORBIDDEN):
+        return f"{said}; {_ALLOW}"
     return None if tried.returncode == 0 else said
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.record import records as r
-from perdure.record.parts import Digest, Part, Text, ToolCall, text_of
+from perdure.record.parts import Digest, Part, Text, ToolCall, shortened, text_of
 from perdure.state import compaction
 from perdure.state.calls import Calls
 from perdure.state.changes import Changes
@@ -245,7 +245,7 @@ def _note(thread: Thread, note: Said) -> Thread:
 
 
 def _changed_note(body: r.WorkspaceChanged) -> str:
-    shown = "\n".join(f"  {p}" for p in body.paths[:50])
+    shown = "\n".join(f"  {shortened(path)}" for path in body.paths[:50])
     more = f"\n  … and {body.path_count - 50} more" if body.path_count > 50 else ""
     who = (
         f"by {', '.join(body.perhaps_by[:10])}, at whose end they could not be captured, or by someone else"
