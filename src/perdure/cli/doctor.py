@@ -21,8 +21,9 @@ from perdure.api import Opened
 from perdure.cli.opening import opened
 from perdure.cli.sizes import shown_bytes
 from perdure.cli.telling import json_line
+from perdure.config.settings import settings
 from perdure.engine.disk import usage
-from perdure.engine.places import check_root
+from perdure.engine.places import check_root, home_path
 from perdure.history.line import Style, plain
 from perdure.history.paint import Paint
 from perdure.log.connection import WAL_LIMIT_BYTES
@@ -204,7 +205,15 @@ def _tools() -> list[Finding]:
         Finding("ripgrep", ripgrep)
         if ripgrep
         else Finding("ripgrep", "not found", "note", "`search` reads every file by itself"),
-        Finding("model", os.environ["PERDURE_MODEL"])
-        if os.environ.get("PERDURE_MODEL")
-        else Finding("model", "PERDURE_MODEL is not set", "note", "`run` needs --model"),
+        _model(),
     ]
+
+
+def _model() -> Finding:
+    try:
+        named = settings(".", home_path(), os.environ).model
+    except UsageError as error:
+        return Finding("model", str(error), "bad", "mend the file: a driver does not begin with it")
+    if not named:
+        return Finding("model", "neither PERDURE_MODEL nor perdure.toml names one", "note", "`run` needs --model")
+    return Finding("model", named if isinstance(named, str) else ", ".join(named))
