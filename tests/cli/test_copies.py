@@ -107,3 +107,11 @@ def test_a_copy_can_be_worked_on_in_a_sandbox(desk: Desk) -> None:
     assert desk.perdure("apply", "s").returncode == 0
     assert (root / "b.txt").read_text() == "boxed\n"
     assert json.loads((desk.home / "copies" / "s" / "origin.json").read_text())["directory"] == os.path.realpath(root)
+
+
+def test_without_a_name_the_newest_copy_of_the_directory_is_meant(desk: Desk) -> None:
+    model = desk.script(turn("", call("write", path="new.txt", content="new\n")), "Made.")
+    assert desk.perdure("run", "make it", "--copy", "--session", "copy", "--model", model).returncode == 0
+    assert desk.perdure("run", "hi", "--session", "here", "--model", desk.script("Hello.", name="here.json")).returncode == 0
+    ran = desk.perdure("apply")
+    assert (ran.returncode, (desk.project / "new.txt").read_text()) == (0, "new\n")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from perdure.api import Applied
+from perdure.api import Applied, Opened, Session
 from perdure.cli.opening import named, opened, session_argument, spelled
 from perdure.cli.telling import json_line
+from perdure.engine import copies
 from perdure.history.line import plain
 from perdure.history.paint import Paint
 
@@ -22,7 +25,10 @@ CONFLICTS = 1
 
 
 WHERE = click.option(
-    "-C", "directory", metavar="DIR", help="The directory to bring them into; without SESSION, the one whose session is meant."
+    "-C",
+    "directory",
+    metavar="DIR",
+    help="The directory to bring them into; without SESSION, the one whose newest copy is meant.",
 )
 
 
@@ -48,13 +54,25 @@ def apply(session: str | None, directory: str | None, as_json: bool, **wish: Any
 
 async def _apply(name: str | None, directory: str | None, as_json: bool, **wish: Any) -> int:
     async with opened() as home:
-        session = await named(home, name, None) if name else await named(home, None, directory)
+        session = await _meant(home, name, directory)
         applied = await session.apply(directory if name else None, **wish)
     if as_json:
         print(json_line(msgspec.to_builtins(applied)))
     else:
         _show(session.id, applied, dry_run=wish["dry_run"])
     return CONFLICTS if applied.conflicts else 0
+
+
+async def _meant(home: Opened, name: str | None, directory: str | None) -> Session:
+    """Without a name the newest session in a copy of the directory."""
+    if name:
+        return await named(home, name, None)
+    root = os.path.realpath(Path(directory or ".").expanduser())
+    for row in await home.sessions():
+        origin = copies.origin(home.home.path, row.session)
+        if origin is not None and origin.directory == root:
+            return Session(home.home, row.session)
+    return await named(home, None, directory)
 
 
 def _show(session: str, applied: Applied, *, dry_run: bool) -> None:
