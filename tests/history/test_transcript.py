@@ -183,6 +183,7 @@ def test_arguments_show_what_tells_most() -> None:
         r.CallProposed("4", "search", {"pattern": "x+", "glob": "*.py"}),
         r.CallProposed("5", "fetch", {"url": "u"}),
         bash("6", "echo " + "x" * 500),
+        bash("7", "echo one  # and\nfor i in 1 2\ndo echo $i; done\n"),
     )
     ends = [r.CallFinished(call.call, "ok", r.Result()) for call in calls]
     shown = [text.partition("  ok")[0] for text in texts(transcript(log(*calls, *ends)))]
@@ -194,6 +195,7 @@ def test_arguments_show_what_tells_most() -> None:
         'fetch  {"url":"u"}',
     ]
     assert len(shown[5]) < 120 and shown[5].endswith("…")
+    assert shown[-1] == "bash   echo one # and ⏎ for i in 1 2 ⏎ do echo $i; done"
 
 
 def test_nothing_that_was_written_reaches_the_terminal() -> None:

@@ -347,7 +347,7 @@ def _arguments(tool: str, args: Mapping[str, Any], limit: int) -> str:
     path = str(args.get("path", "."))
     match tool:
         case "bash":
-            said = str(args.get("command", ""))
+            said = " ⏎ ".join(str(args.get("command", "")).strip().splitlines())
         case "read":
             said = f"{path} from line {args['offset']}" if args.get("offset", 1) != 1 else path
         case "write":
