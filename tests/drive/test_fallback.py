@@ -107,16 +107,19 @@ def test_a_model_chosen_while_another_one_fails_takes_over_at_once(tmp_path: Pat
         first, second = two(tmp_path, [broken(503)], ["of the second"])
         clock = LeapingClock()
         async with stage(tmp_path, "unused", clock=clock, model=first) as s:
-            chosen = False
+            choosing: list[asyncio.Future[Any]] = []
+
+            async def choose_first(failed: perdure.Event) -> None:
+                await s.session.use_model(second)
+                clock.leap(failed)
 
             def choose(event: perdure.Event) -> None:
-                nonlocal chosen
-                if not chosen and isinstance(event, perdure.Recorded) and isinstance(event.stored.body, r.ModelFailed):
-                    chosen = True
-                    choosing.append(asyncio.ensure_future(s.session.use_model(second)))
-                clock.leap(event)
+                failed = isinstance(event, perdure.Recorded) and isinstance(event.stored.body, r.ModelFailed)
+                if failed and not choosing:
+                    choosing.append(asyncio.ensure_future(choose_first(event)))
+                else:
+                    clock.leap(event)
 
-            choosing: list[asyncio.Future[Any]] = []
             assert (await s.run(emit=choose)).text == "of the second"
             assert [f.next_model for f in await s.bodies(r.ModelFailed)] == ["", "", second]
 
